@@ -1,0 +1,87 @@
+"""The one file that imports numba: four decorators, the scalar casts and ``cuda``.
+
+Every other file takes its compiler from here, so that what numba is asked for (inlining, on-disk caching, C division)
+is decided once, and ``mypy --strict`` sees plain functions.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numba.core.config
+from numba import cuda
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = [
+    "SIMULATED",
+    "closed_loop",
+    "cuda",
+    "float64",
+    "host_loop",
+    "inlined_loop",
+    "int64",
+    "kernel",
+    "open_loop",
+    "rule",
+    "uint64",
+]
+
+# Casts that compiled code, the simulator and plain Python understand alike.
+int64: Any = numba.int64
+uint64: Any = numba.uint64
+float64: Any = numba.float64
+
+SIMULATED: bool = bool(numba.core.config.ENABLE_CUDASIM)
+
+
+def rule(function: F) -> F:
+    """Compile a scalar rule that Python, host loops, kernels and the simulator call alike.
+
+    Inlining at the call site is what lets a kernel use it without a device at hand. The C error model keeps a hidden
+    zero test out of host loops, where it would stop vectorisation: a rule states its domain and never raises.
+    """
+    return cast(F, numba.njit(inline="always", error_model="numpy", cache=True)(function))
+
+
+def host_loop(function: F) -> F:
+    """Compile a loop over NumPy arrays; cached on disk, releases the GIL."""
+    return cast(F, numba.njit(error_model="numpy", cache=True, nogil=True)(function))
+
+
+def inlined_loop(function: F) -> F:
+    """Compile a part of a host loop into each of its callers; may take arrays, unlike a `rule`."""
+    return cast(F, numba.njit(inline="always", error_model="numpy")(function))
+
+
+def closed_loop(function: F) -> F:
+    """Compile a host loop that takes only the argument types it was opened for with `open_loop`.
+
+    Anything else raises TypeError, at the price of the look-up that the dispatcher makes anyway: a type check of hot
+    calls for free. With compilation switched off it always raises, so that callers take their checked path.
+    """
+    if numba.core.config.DISABLE_JIT:
+
+        def closed(*args: Any) -> Any:
+            raise TypeError(f"{function.__name__} is not compiled")
+
+        return cast(F, closed)
+    loop = host_loop(function)
+    loop._can_compile = False  # type: ignore[attr-defined]
+    return loop
+
+
+def open_loop(loop: Any, arguments: tuple[Any, ...]) -> None:
+    """Compile a `closed_loop` (or read its cache) for the types of these arguments; again is a no-op."""
+    if numba.core.config.DISABLE_JIT:
+        return
+    loop._can_compile = True
+    try:
+        loop.compile(tuple(numba.typeof(argument) for argument in arguments))
+    finally:
+        loop._can_compile = False
+
+
+def kernel(function: F) -> F:
+    """Mark a CUDA kernel: compiled for the device (or the simulator) at its first launch."""
+    return cast(F, cuda.jit(function))
