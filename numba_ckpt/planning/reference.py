@@ -1,6 +1,6 @@
 """A slow, obvious oracle for the planner, the chunk layout and the exporters.
 
-Nothing here uses ``rules/``: boundaries, block edges and taps are enumerated one by one, as plain Python ints and loops,
+Nothing here uses ``rules/``: boundaries, block edges and taps are enumerated one by one as plain Python ints,
 so that a wrong formula there cannot be wrong here in the same way. Use it in tests; a serving step has no time for it.
 """
 
@@ -185,7 +185,7 @@ def _chunk_ends(first: int, end: int, chunk_size: int) -> list[int]:
     starts = [position for position in range(first, end) if position % chunk_size == 0]
     if first % chunk_size:
         starts.insert(0, first)
-    return starts[1:] + [end] if starts else []
+    return [*starts[1:], end] if starts else []
 
 
 def reference_chunk_layout(

@@ -76,10 +76,10 @@ class ChunkCase(NamedTuple):
 
 
 class ExportCase(NamedTuple):
-    """One call of set f1: conv windows and recurrent rows written into raw page storage (see the shapes in `arrays`).
+    """One call of set f1: conv windows and recurrent rows written into raw page storage.
 
-    Arrays: ``raw`` [tokens, width + padding], ``conv_before``/``conv_after`` raw storage in `layout`, and where `recurrent`
-    is given ``rec_src`` [sources, *shape], ``rec_before``/``rec_after`` [blocks, row size + padding].
+    Arrays: ``raw`` [tokens, width + padding], ``conv_before``/``conv_after`` raw storage in `layout`, and where
+    `recurrent` is given ``rec_src`` [sources, *shape], ``rec_before``/``rec_after`` [blocks, row size + padding].
     """
 
     dtype: str
@@ -97,7 +97,10 @@ class ExportCase(NamedTuple):
 
 
 class StoreCase(NamedTuple):
-    """One call of set f2: Mamba2's store. Arrays as `ExportCase`, but ``x`` [dim, tokens], ``chunk_states``, ``ssm_*``."""
+    """One call of set f2: Mamba2's store.
+
+    Arrays: as `ExportCase`, but ``x`` [dim, tokens] for the tokens and ``chunk_states``, ``ssm_*`` for the states.
+    """
 
     dtype: str
     state_dtype: str
