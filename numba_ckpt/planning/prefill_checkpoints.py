@@ -144,9 +144,11 @@ def _plan_checked(seq_lens: Any, query_lens: Any, geometry: Any, offsets: Any, b
     if seq_lens.dtype == query_lens.dtype and seq_lens.dtype in (np.int32, np.int64):
         if all(array.flags.c_contiguous and array.flags.writeable for array in arguments):
             open_loop(_plan_contiguous_rows, arguments)
-    status = _plan_rows(*arguments)
+    # One compiled loop serves all dtypes, strides and byte orders: a copy is cheaper than compiling another.
+    seqs, queries = seq_lens.astype(np.int64, order="C"), query_lens.astype(np.int64, order="C")
+    status = _plan_rows(seqs, queries, geometry.params, offsets, block_cols)
     if status == _REFUSED:
-        status = _plan_wide_rows(*arguments)
+        status = _plan_wide_rows(seqs, queries, geometry.params, offsets, block_cols)
     if status == _REFUSED:
         got = f"a query of {int(query_lens.max())} tokens"
         expected = f"checkpoint offsets that fit int32 (at most {INT32_MAX})"
@@ -161,7 +163,7 @@ def plan_into(
     offsets: np.ndarray,
     block_cols: np.ndarray,
 ) -> bool:
-    """Plan the checkpoints of a batch into preallocated arrays; allocates nothing.
+    """Plan the checkpoints of a batch into preallocated arrays.
 
     Parameters
     ----------
@@ -189,8 +191,8 @@ def plan_into(
 
     Notes
     -----
-    Host arrays only. Contiguous int32 or int64 lengths (both of one dtype) take the fast path; the first call with
-    another dtype or stride compiles.
+    Host arrays only. Contiguous, writable arrays with int32 or int64 lengths (both of one dtype) take the fast path,
+    which allocates nothing; lengths of another dtype, stride or byte order are copied first.
 
     Examples
     --------

@@ -14,7 +14,7 @@ vLLM's Mamba prefill checkpoints.
 """
 
 from numba_ckpt._jit import int64, rule
-from numba_ckpt.rules.arithmetic import ceil_div, floor_div, floor_to, is_multiple
+from numba_ckpt.rules.arithmetic import floor_div, floor_to, is_multiple
 
 NO_OFFSET = 0
 """Offset of a row without a checkpoint: a checkpoint never lies on the query's first token."""
@@ -102,7 +102,7 @@ def checkpoint_col(query_end: int, state_block_size: int) -> int:
     >>> checkpoint_col(5000, 2048), checkpoint_col(2048, 2048)
     (1, -1)
     """
-    return ceil_div(query_end, state_block_size) - 2
+    return running_state_col(query_end, state_block_size) - 1
 
 
 @rule
@@ -149,8 +149,7 @@ def is_checkpoint_valid(
         (alignment > 0)
         & is_multiple(start, hash_block_size)
         & (checkpoint_col(query_end, state_block_size) * int64(state_block_size) >= start)
-        & (start + int64(hash_block_size) <= position_)
-        & (start < position_)
+        & (position_ - start >= int64(hash_block_size))
         & (position_ < int64(query_end))
         & is_multiple(position_ - start, max(alignment, int64(1)))
     )
