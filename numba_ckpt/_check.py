@@ -21,9 +21,12 @@ def refuse(name: str, expected: str, got: object, do: str, error: type[ArgumentE
 
 def check_int(name: str, value: object, low: int, high: int = INT32_MAX) -> int:
     """Return `value` as an int in [low, high]; bools and floats are refused."""
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
         refuse(name, "an integer", f"{value!r} ({type(value).__name__})", "pass a plain int", ArgumentTypeError)
-    number = operator.index(value)  # type: ignore[arg-type]
     if not low <= number <= high:
         refuse(name, f"an integer in [{low}, {high}]", number, "check the configuration it comes from")
     return number
@@ -74,8 +77,13 @@ def check_integers(name: str, values: Any) -> np.ndarray:
     """
     if not isinstance(values, np.ndarray):
         if not isinstance(values, (list, tuple)):
-            refuse(name, "a list or a 1-d integer array", describe(values), "pass a list or a NumPy array",
-                   ArgumentTypeError)
+            refuse(
+                name,
+                "a list or a 1-d integer array",
+                describe(values),
+                "pass a list or a NumPy array",
+                ArgumentTypeError,
+            )
         if any(isinstance(value, (bool, np.bool_)) for value in values):
             refuse(name, "integers", "a bool among them", "pass lengths as ints", ArgumentTypeError)
         try:
@@ -88,6 +96,8 @@ def check_integers(name: str, values: Any) -> np.ndarray:
 
 def check_int64_range(name: str, values: np.ndarray) -> np.ndarray:
     """Return an integer array as int64, refusing unsigned values above 2^63 - 1."""
+    if values.dtype == np.int64:
+        return values
     if values.dtype == np.uint64 and values.size and int(values.max()) > np.iinfo(np.int64).max:
         refuse(name, "values below 2^63", int(values.max()), "check where the number comes from")
     return values.astype(np.int64, copy=False)

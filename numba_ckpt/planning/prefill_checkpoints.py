@@ -111,10 +111,10 @@ def _check_rows(seq_lens: Any, query_lens: Any, geometry: Any, offsets: Any, blo
         got = type(geometry).__name__
         refuse("geometry", "a CheckpointGeometry", got, "make one from the block sizes", ArgumentTypeError)
     for name, lengths in (("seq_lens", seq_lens), ("query_lens", query_lens)):
-        check_array(name, lengths, 1, "iu")
+        _check_host_array(name, lengths, "iu")
     check_shape("query_lens", query_lens, seq_lens.shape, "pass one query length for each entry of seq_lens")
     for name, output, dtype in (("offsets", offsets, np.int32), ("block_cols", block_cols, np.int64)):
-        check_array(name, output, 1)
+        _check_host_array(name, output)
         if output.dtype != dtype:
             refuse(name, np.dtype(dtype).name, output.dtype.name, "allocate it with this dtype", ArgumentTypeError)
         check_shape(name, output, seq_lens.shape, "allocate one entry for each entry of seq_lens")
@@ -122,6 +122,13 @@ def _check_rows(seq_lens: Any, query_lens: Any, geometry: Any, offsets: Any, blo
         check_no_overlap((name, output), (("seq_lens", seq_lens), ("query_lens", query_lens)))
     check_no_overlap(("block_cols", block_cols), (("offsets", offsets),))
     _check_lengths(seq_lens, query_lens)
+
+
+def _check_host_array(name: str, array: Any, kinds: str = "") -> None:
+    if not isinstance(array, np.ndarray):
+        do = "the planner runs on the host: make it a NumPy array"
+        refuse(name, "a 1-d NumPy array", type(array).__name__, do, ArgumentTypeError)
+    check_array(name, array, 1, kinds)
 
 
 def _check_lengths(seq_lens: np.ndarray, query_lens: np.ndarray) -> None:
@@ -258,6 +265,8 @@ def compute_prefill_checkpoints(
     if out is None:
         shape = seq_lens.shape
         offsets, block_cols = np.empty(shape, np.int32), np.empty(shape, np.int64)
+    elif not isinstance(out, CheckpointPlan):
+        refuse("out", "a CheckpointPlan or None", type(out).__name__, "pass an earlier result", ArgumentTypeError)
     else:
         offsets, block_cols = out.offsets, out.block_cols
     return CheckpointPlan(offsets, block_cols, plan_into(seq_lens, query_lens, geometry, offsets, block_cols))
