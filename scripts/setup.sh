@@ -3,6 +3,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# Compiled code is cached on disk; numba does not notice that a function inlined from another file has changed.
+sources=$(cat numba_ckpt/*.py numba_ckpt/*/*.py | cksum | tr ' ' -)
+export NUMBA_CACHE_DIR="$PWD/.numba_cache/$sources"
+
 find_python() {
     for python in "${PYTHON:-python3}" python3.13 python3.12 python3.14 python3.11 python; do
         "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && return

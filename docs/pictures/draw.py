@@ -5,6 +5,7 @@ A picture cannot contradict the code: tests/docs compares the files with what th
 
 from collections.abc import Callable
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 from numba_ckpt.planning import compute_chunk_layout
@@ -36,9 +37,10 @@ class Canvas:
         )
         self.text((span[0] + span[1]) / 2, y + height // 2 + 5, label)
 
-    def text(self, token: float, y: int, label: str, colour: str = INK, anchor: str = "middle") -> None:
+    def text(self, token: float, y: int, label: str, anchor: str = "middle") -> None:
         """A label at a token boundary."""
-        self._parts.append(f'<text x="{self.x(token):.1f}" y="{y}" fill="{colour}" text-anchor="{anchor}">{escape(label)}</text>')
+        place = f'x="{self.x(token):.1f}" y="{y}" fill="{INK}" text-anchor="{anchor}"'
+        self._parts.append(f"<text {place}>{escape(label)}</text>")
 
     def mark(self, token: float, top: int, bottom: int, label: str = "") -> None:
         """A vertical line at a token boundary, with its label under it."""
@@ -98,7 +100,9 @@ def draw_eagle() -> Canvas:
     canvas = Canvas("The checkpoint position, with and without the EAGLE block", 190, 40)
     canvas.text(0, 24, f"{num_tokens} tokens, unit {unit}", anchor="start")
     for index in range(5):
-        canvas.box((index * unit, min((index + 1) * unit, num_tokens)), 36, f"unit {index}", PALE if index < 4 else GREY)
+        canvas.box(
+            (index * unit, min((index + 1) * unit, num_tokens)), 36, f"unit {index}", PALE if index < 4 else GREY
+        )
     for row, (dropped, note) in enumerate(((False, "kept whole units"), (True, "EAGLE block dropped"))):
         y = 86 + 50 * row
         position = int(checkpoint_position(num_tokens, unit, dropped, 0))
@@ -130,12 +134,13 @@ def draw_chunks() -> Canvas:
     """How a checkpoint cuts the chunks of one row."""
     computed, num_tokens, chunk_size, offset = 20, 36, 16, 21
     canvas = Canvas("Chunks of one row, with and without a checkpoint", 200, computed + num_tokens + 2)
-    canvas.text(0, 24, f"{computed} tokens computed before, {num_tokens} in the query, chunk size {chunk_size}", anchor="start")
+    heading = f"{computed} tokens computed before, {num_tokens} in the query, chunk size {chunk_size}"
+    canvas.text(0, 24, heading, anchor="start")
     for y, note, offsets in ((44, "without", None), (104, "with a checkpoint", [offset])):
         layout = compute_chunk_layout([computed], [0, num_tokens], chunk_size, offsets)
         edges = [computed + int(edge) for edge in layout.cu_chunk_seqlens]
         canvas.box((0, computed), y, note, GREY)
-        for index, span in enumerate(zip(edges, edges[1:], strict=False)):
+        for index, span in enumerate(pairwise(edges)):
             here = index == int(layout.checkpoint_chunk_indices[0])
             canvas.box(span, y, f"chunk {index}", GREEN if here else BLUE)
     for token in (0, 16, 32, 48):
