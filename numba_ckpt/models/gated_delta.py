@@ -4,7 +4,7 @@ Per token and head, with a state S of K rows and V columns (orientation "HKV" of
 
     S <- Diag(decay) S                        forget
     S <- S + beta k (v - S^T k)^T             replace what k recalled by v
-    o  = scale S^T q
+    o  = K^-0.5 S^T q
 """
 
 from typing import Any, NamedTuple
@@ -130,7 +130,6 @@ def gated_delta(
     *,
     checkpoint_offsets: Any = None,
     checkpoint_rows: Any = None,
-    scale: float | None = None,
     out: GatedDeltaResult | None = None,
 ) -> GatedDeltaResult:
     """Run the gated delta rule over each row of a batch, in one pass.
@@ -148,8 +147,6 @@ def gated_delta(
         `checkpoint_rows`. ``offsets_cpu`` of a `PrefillCheckpointMetadata` fits.
     checkpoint_rows : sequence of int or ndarray, optional
         The row of each checkpoint; rows may repeat and come in any order. Row k for checkpoint k when None.
-    scale : float, optional
-        Factor of the queries, K^-0.5 when None.
     out : GatedDeltaResult, optional
         C-contiguous arrays to write instead of new ones.
 
@@ -193,6 +190,6 @@ def gated_delta(
     )
     result.final_states[:] = 0 if initial_states is None else initial_states
     result.checkpoint_states[:] = np.nan
-    factor = np.float32(max(key_dim, 1) ** -0.5 if scale is None else scale)
-    _gated_delta_host(tokens, factor, starts, (offsets, rows, np.lexsort((offsets, rows))), result)
+    scale = np.float32(max(key_dim, 1) ** -0.5)
+    _gated_delta_host(tokens, scale, starts, (offsets, rows, np.lexsort((offsets, rows))), result)
     return result

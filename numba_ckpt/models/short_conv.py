@@ -32,13 +32,13 @@ class ShortConvResult(NamedTuple):
 
 
 @host_loop
-def _convolve(source, weight, bias, activate, outputs):  # type: ignore[no-untyped-def]
+def _convolve(source, weight, activate, outputs):  # type: ignore[no-untyped-def]
     """Token t sees source[t : t + width]. Taps are added oldest first, so a resumed row rounds as a cold one does."""
     width, channels = weight.shape
     for token in range(outputs.shape[0]):
         output = outputs[token]
         for channel in range(channels):
-            output[channel] = bias[channel]
+            output[channel] = np.float32(0)
         for tap in range(width):
             for channel in range(channels):
                 output[channel] += weight[tap, channel] * source[token + tap, channel]
@@ -48,7 +48,7 @@ def _convolve(source, weight, bias, activate, outputs):  # type: ignore[no-untyp
 
 
 @host_loop
-def _short_conv_host(tokens, weight, bias, activate, starts, windows, outputs):  # type: ignore[no-untyped-def]
+def _short_conv_host(tokens, weight, activate, starts, windows, outputs):  # type: ignore[no-untyped-def]
     """`windows` holds the initial windows on entry and the final ones on return."""
     state_len = weight.shape[0] - 1
     head = np.empty((2 * state_len, tokens.shape[1]), np.float32)
@@ -59,9 +59,9 @@ def _short_conv_host(tokens, weight, bias, activate, starts, windows, outputs): 
         num_head = split - start
         head[:state_len] = windows[row]
         head[state_len : state_len + num_head] = tokens[start:split]
-        _convolve(head, weight, bias, activate, outputs[start:split])
+        _convolve(head, weight, activate, outputs[start:split])
         if split < end:
-            _convolve(tokens[split - state_len : end], weight, bias, activate, outputs[split:end])
+            _convolve(tokens[split - state_len : end], weight, activate, outputs[split:end])
             windows[row] = tokens[end - state_len : end]
         else:
             windows[row] = head[num_head : num_head + state_len]
@@ -73,7 +73,6 @@ def short_conv(
     query_start_loc: Any,
     initial_windows: Any = None,
     *,
-    bias: Any = None,
     activation: str = "none",
     out: ShortConvResult | None = None,
 ) -> ShortConvResult:
@@ -89,8 +88,6 @@ def short_conv(
         [N+1], first token of each row and T at the end. Rows may be empty.
     initial_windows : ndarray, optional
         float32 [N, width - 1, channels], the inputs before each row's first token, oldest first. Zeros when None.
-    bias : ndarray, optional
-        float32 [channels], added first.
     activation : {"none", "silu"}
         Applied to the outputs.
     out : ShortConvResult, optional
@@ -109,7 +106,8 @@ def short_conv(
     Notes
     -----
     Bit-reproducible: a row cut anywhere, with the window carried over, gives the same bits as the row in one piece.
-    As in Mamba (Gu & Dao, 2023) and in the models of `gated_delta`, which all put such a convolution first.
+    The models of `gated_delta` and `mamba2_scan` put such a convolution before their recurrence, as Mamba did: A. Gu,
+    T. Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces" (2023).
 
     Examples
     --------
@@ -124,7 +122,6 @@ def short_conv(
     if weight.shape[0] == 0:
         refuse("weight", "at least one tap", "none", "pass [width, channels]")
     starts = check_starts(query_start_loc, num_tokens)
-    bias = np.zeros(channels, np.float32) if bias is None else check_floats("bias", bias, (channels,))
     window_shape = (starts.size - 1, weight.shape[0] - 1, channels)
     activate = check_choice("activation", activation, ("none", "silu")) == "silu"
     if initial_windows is not None:
@@ -132,5 +129,5 @@ def short_conv(
     outputs = check_out("out.outputs", out and out.outputs, tokens.shape)
     windows = check_out("out.final_windows", out and out.final_windows, window_shape)
     windows[:] = 0 if initial_windows is None else initial_windows
-    _short_conv_host(tokens, weight, bias, activate, starts, windows, outputs)
+    _short_conv_host(tokens, weight, activate, starts, windows, outputs)
     return ShortConvResult(outputs, windows)

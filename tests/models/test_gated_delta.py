@@ -104,7 +104,8 @@ def test_one_factor_per_head_is_the_same_factor_for_each_channel():
 def test_a_full_write_recalls_the_value():
     tokens = draw_tokens(1)._replace(beta=np.ones((1, HEADS), np.float32))
     tokens = tokens._replace(query=tokens.key)
-    np.testing.assert_allclose(gated_delta(tokens, [0, 1], draw_states(1), scale=1.0).outputs, tokens.value, atol=1e-5)
+    recalled = gated_delta(tokens, [0, 1], draw_states(1)).outputs * np.sqrt(KEY_DIM)
+    np.testing.assert_allclose(recalled, tokens.value, atol=1e-5)
 
 
 def test_initial_states_stay_and_preallocated_arrays_are_written():

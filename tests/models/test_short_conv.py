@@ -19,14 +19,14 @@ def draw(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def oracle(tokens, weight, starts, windows, bias, activation):
+def oracle(tokens, weight, starts, windows, activation):
     """One row at a time: pad with the window, one dot product for each output."""
     outputs, final = np.empty(tokens.shape), np.empty(windows.shape)
     width = len(weight)
     for row, (start, end) in enumerate(pairwise(starts)):
         padded = np.concatenate([windows[row], tokens[start:end]]).astype(np.float64)
         for token in range(end - start):
-            outputs[start + token] = (padded[token : token + width] * weight).sum(0) + bias
+            outputs[start + token] = (padded[token : token + width] * weight).sum(0)
         final[row] = padded[len(padded) - (width - 1) :]
     return (outputs / (1 + np.exp(-outputs)) if activation == "silu" else outputs), final
 
@@ -34,11 +34,11 @@ def oracle(tokens, weight, starts, windows, bias, activation):
 @given(ROW_LENS, st.integers(1, 5), st.integers(0, 6), st.sampled_from(["none", "silu"]), st.booleans())
 def test_matches_the_oracle(row_lens, width, channels, activation, with_initial):
     starts = starts_of(row_lens)
-    tokens, weight, bias = draw(0, starts[-1], channels), draw(1, width, channels), draw(2, channels)
+    tokens, weight = draw(0, starts[-1], channels), draw(1, width, channels)
     windows = draw(3, len(row_lens), width - 1, channels) if with_initial else None
-    result = short_conv(tokens, weight, starts, windows, bias=bias, activation=activation)
+    result = short_conv(tokens, weight, starts, windows, activation=activation)
     zeros = np.zeros((len(row_lens), width - 1, channels))
-    outputs, final = oracle(tokens, weight, starts, windows if with_initial else zeros, bias, activation)
+    outputs, final = oracle(tokens, weight, starts, windows if with_initial else zeros, activation)
     np.testing.assert_allclose(result.outputs, outputs, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(result.final_windows, final)
 
@@ -95,7 +95,6 @@ GOOD = {"tokens": draw(0, 5, 2), "weight": draw(1, 3, 2), "query_start_loc": [0,
         ({"query_start_loc": [0, 6, 5]}, "starts that never fall"),
         ({"query_start_loc": [0.0, 5.0]}, "query_start_loc: expected an integer dtype"),
         ({"initial_windows": draw(0, 2, 2, 2)}, r"initial_windows: expected shape \(1, 2, 2\)"),
-        ({"bias": draw(0, 3)}, "bias"),
         ({"activation": "gelu"}, "activation: expected one of 'none', 'silu', got 'gelu'"),
         ({"out": ShortConvResult(draw(0, 4, 2), draw(0, 1, 2, 2))}, "out.outputs: expected shape"),
         ({"out": ShortConvResult(draw(0, 2, 5).T, draw(0, 1, 2, 2))}, "out.outputs: expected a C-contiguous"),
@@ -108,4 +107,4 @@ def test_refuses(change, message):
 
 def test_wrong_dtypes_are_type_errors():
     with pytest.raises(ArgumentTypeError):
-        short_conv(**(GOOD | {"bias": np.zeros(2)}))
+        short_conv(**(GOOD | {"weight": np.zeros((3, 2))}))
