@@ -84,7 +84,7 @@ def check_integers(name: str, values: Any) -> np.ndarray:
                 "pass a list or a NumPy array",
                 ArgumentTypeError,
             )
-        if any(isinstance(value, (bool, np.bool_)) for value in values):
+        if not {bool, np.bool_}.isdisjoint(map(type, values)):
             refuse(name, "integers", "a bool among them", "pass lengths as ints", ArgumentTypeError)
         try:
             values = np.asarray(values) if values else np.empty(0, np.int64)

@@ -4,18 +4,22 @@ Every other file takes its compiler from here, so that what numba is asked for (
 is decided once, and ``mypy --strict`` sees plain functions.
 """
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
 import numba.core.config
 from numba import cuda
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "SIMULATED",
     "closed_loop",
+    "copy_bytes",
     "cuda",
     "float64",
     "host_loop",
@@ -80,6 +84,24 @@ def open_loop(loop: Any, arguments: tuple[Any, ...]) -> None:
         loop.compile(tuple(numba.typeof(argument) for argument in arguments))
     finally:
         loop._can_compile = False
+
+
+@intrinsic
+def _memcpy(typing_context, destination, source, num_bytes):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        pointers = (builder.inttoptr(address, cgutils.voidptr_t) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, *pointers, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return numba.void(numba.uintp, numba.uintp, numba.uintp), generate
+
+
+def _memcpy_interpreted(destination: int, source: int, num_bytes: int) -> None:
+    ctypes.memmove(int(destination), int(source), int(num_bytes))
+
+
+copy_bytes: Any = _memcpy_interpreted if numba.core.config.DISABLE_JIT else _memcpy
+"""``copy_bytes(destination, source, num_bytes)``: memcpy between addresses, inside host loops."""
 
 
 def kernel(function: F) -> F:

@@ -43,7 +43,7 @@ class CheckpointGeometry:
     2048
     >>> CheckpointGeometry(16, 0, 16, checkpoint_alignment=64)
     Traceback (most recent call last):
-    numba_ckpt.errors.ArgumentError: state_block_size: expected an integer in [1, 2147483647], got 0; check the configuration it comes from
+    numba_ckpt.errors.ArgumentError: state_block_size: expected an integer in [1, 2147483647], got 0; ...
     """
 
     hash_block_size: int

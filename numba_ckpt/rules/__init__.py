@@ -16,19 +16,40 @@ from numba_ckpt.rules.checkpoint import (
     prefill_checkpoint,
     running_state_col,
 )
+from numba_ckpt.rules.chunk import next_chunk_boundary
+from numba_ckpt.rules.export import conv_tap, global_index, is_inside, is_written
+from numba_ckpt.rules.rounding import (
+    CAST_BFLOAT16,
+    CAST_FLOAT16,
+    CAST_NONE,
+    bfloat16_bits,
+    cast_bits,
+    float16_bits,
+)
 
 __all__ = [
+    "CAST_BFLOAT16",
+    "CAST_FLOAT16",
+    "CAST_NONE",
     "NO_ALIGNMENT",
     "NO_BLOCK_COL",
     "NO_OFFSET",
     "NULL_BLOCK_ID",
+    "bfloat16_bits",
+    "cast_bits",
     "ceil_div",
     "checkpoint_col",
     "checkpoint_position",
+    "conv_tap",
+    "float16_bits",
     "floor_div",
     "floor_to",
+    "global_index",
     "is_checkpoint_valid",
+    "is_inside",
     "is_multiple",
+    "is_written",
+    "next_chunk_boundary",
     "prefill_checkpoint",
     "running_state_col",
 ]
