@@ -149,10 +149,32 @@ def draw_chunks() -> Canvas:
     return canvas
 
 
+FLOORS = (
+    ("cli.py, replay/", "traces in, numbers and pictures out", AMBER),
+    ("models/", "small recurrent layers that prove the states right", PALE),
+    ("prefix_cache/", "which prompts share a prefix, which block holds the state at its end", PALE),
+    ("checkpoint/", "where the checkpoints of a step go, and the exporters that write them", GREEN),
+    ("kernels/", "array operations: host loop, CUDA kernel and launcher", BLUE),
+    ("planning/", "lengths of a batch in, a plan out; on the host", BLUE),
+    ("rules/", "scalars in, scalars out; each formula once", BLUE),
+)
+
+
+def draw_floors() -> Canvas:
+    """The package from top to bottom; a floor imports only from those under it."""
+    canvas = Canvas("The floors of the package", 40 * len(FLOORS) + 20, 100)
+    for index, (folder, purpose, fill) in enumerate(FLOORS):
+        y = 10 + 40 * index
+        canvas.box((0, 24), y, folder, fill, 34)
+        canvas.box((24, 100), y, purpose, PAPER, 34)
+    return canvas
+
+
 PICTURES: dict[str, Callable[[], Canvas]] = {
     "chunks": draw_chunks,
     "columns": draw_columns,
     "eagle": draw_eagle,
+    "floors": draw_floors,
     "window": draw_window,
 }
 

@@ -44,7 +44,6 @@ def _check_picture(source: str, _: dict[str, Any]) -> None:
 CHECKS: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "console": lambda source, _: run_session(source),
     "json": lambda source, _: json.loads(source),
-    "mermaid": _check_picture,
     "python": _run_python,
     "sh": _run_commands,
     "text": _check_picture,
