@@ -132,7 +132,7 @@ class BuilderCase(NamedTuple):
     result: dict[str, list[int]] | None
 
 
-def _geometry(record: dict[str, Any], drop: str) -> CheckpointGeometry | None:
+def _geometry(record: dict[str, Any], drop_eagle_block: bool) -> CheckpointGeometry | None:
     if record["hash_block_size"] is None or record["cache_hit_alignment_tokens"] is None:
         return None
     return CheckpointGeometry(
@@ -140,9 +140,17 @@ def _geometry(record: dict[str, Any], drop: str) -> CheckpointGeometry | None:
         record["mamba_block_size"],
         record["cache_hit_alignment_tokens"],
         record["checkpoint_alignment"],
-        drop_eagle_block=bool(record[drop]),
+        drop_eagle_block=drop_eagle_block,
         num_hash_lookahead_tokens=record["num_hash_lookahead_tokens"],
     )
+
+
+def _drops_eagle_block(record: dict[str, Any]) -> bool:
+    """Say what upstream's builder asks the rule: hashes that look ahead make up for the EAGLE block, so none is dropped.
+
+    The rule itself (sets a and c) takes both and lets the drop win.
+    """
+    return bool(record["use_eagle_block_drop"]) and record["num_hash_lookahead_tokens"] == 0
 
 
 def _rows(name: str, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
@@ -170,7 +178,7 @@ def validity_cases() -> tuple[ValidityCase, ...]:
 @cache
 def plan_cases() -> tuple[PlanCase, ...]:
     return tuple(
-        PlanCase(_geometry(r, "drop_eagle_block"), r["seq_lens"], r["query_lens"], r["offsets"], r["cols"])
+        PlanCase(_geometry(r, r["drop_eagle_block"]), r["seq_lens"], r["query_lens"], r["offsets"], r["cols"])
         for r in read_records("c_compute")
     )
 
@@ -208,7 +216,7 @@ def builder_cases() -> tuple[BuilderCase, ...]:
         BuilderCase(
             r["mamba_cache_mode"],
             r["num_prefill_checkpoint_blocks"],
-            _geometry(r, "use_eagle_block_drop"),
+            _geometry(r, _drops_eagle_block(r)),
             *(r[name] for name in BuilderCase._fields[3:]),
         )
         for r in read_records("h_builder")
