@@ -14,7 +14,7 @@ from numba_ckpt._check import describe, refuse
 from numba_ckpt._jit import cuda
 from numba_ckpt.errors import ArgumentTypeError, BackendMixError
 
-__all__ = ["HOST", "Array", "Backend", "DeviceBackend", "HostBackend", "backend_of", "register_backend"]
+__all__ = ["HOST", "Array", "Backend", "DeviceBackend", "HostBackend", "backend_of", "register_backend", "unregister_backend"]
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -144,6 +144,11 @@ def register_backend(backend: Backend) -> None:
     """Add a backend that is asked before the host about arrays (the simulated device of the tests)."""
     if backend not in _registered:
         _registered.insert(0, backend)
+
+
+def unregister_backend(backend: Backend) -> None:
+    """Forget a backend that was added."""
+    _registered.remove(backend)
 
 
 def _find_backend(name: str, array: Array) -> Backend:

@@ -1,0 +1,34 @@
+"""Every array operation of the package, for tests and tools that must not miss one."""
+
+from typing import Any, NamedTuple
+
+from numba_ckpt.kernels import checkpoint_export, gather_state_indices
+
+__all__ = ["OPS", "Op"]
+
+
+class Op(NamedTuple):
+    """An operation's three faces: the launcher that users call, its host loops and its CUDA kernel."""
+
+    launcher: Any
+    host_loops: tuple[Any, ...]
+    kernel: Any
+
+
+OPS = {
+    "checkpoint_export": Op(
+        checkpoint_export.export_checkpoints,
+        (
+            checkpoint_export._export_conv_host,
+            checkpoint_export._copy_states_host,
+            checkpoint_export._cast_states_host,
+        ),
+        checkpoint_export._checkpoint_export_kernel,
+    ),
+    "gather_state_indices": Op(
+        gather_state_indices.gather_state_indices,
+        (gather_state_indices._gather_state_indices_host,),
+        gather_state_indices._gather_state_indices_kernel,
+    ),
+}
+"""Operation by name, sorted."""
