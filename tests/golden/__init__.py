@@ -146,7 +146,7 @@ def _geometry(record: dict[str, Any], drop_eagle_block: bool) -> CheckpointGeome
 
 
 def _drops_eagle_block(record: dict[str, Any]) -> bool:
-    """Say what upstream's builder asks the rule: hashes that look ahead make up for the EAGLE block, so none is dropped.
+    """Say what upstream's builder asks the rule: no block is dropped where hashes look ahead instead.
 
     The rule itself (sets a and c) takes both and lets the drop win.
     """
