@@ -3,8 +3,8 @@
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
+from numba_ckpt import __version__
 from numba_ckpt.errors import NumbaCkptError, VerificationError
 from numba_ckpt.planning import CheckpointGeometry
 from numba_ckpt.replay.commands import ReplayJob, replay
@@ -49,7 +49,7 @@ def _fail(error: Exception, code: int) -> int:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="numba-ckpt", description="Recurrent-state checkpoints for hybrid LLM serving.")
-    parser.add_argument("--version", action="version", version=f"numba-ckpt {_version()}")
+    parser.add_argument("--version", action="version", version=f"numba-ckpt {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_replay(
         commands.add_parser(
@@ -154,13 +154,6 @@ def _int_or_none(text: str) -> int | None:
         return int(text)
     except ValueError:
         raise ArgumentTypeError(f"expected an integer or none, got {text!r}") from None
-
-
-def _version() -> str:
-    try:
-        return version("numba-ckpt")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from numba_ckpt import __version__
 from numba_ckpt._jit import SIMULATED
 from numba_ckpt.replay.cuda_driver import CudaDriver, find_driver
 
@@ -34,7 +35,7 @@ def diagnose() -> Diagnosis:
     driver = find_driver()
     cupy = next((f"{name} {found}" for name in _CUPY if (found := _version(name))), None)
     facts = {
-        "numba-ckpt": _version("numba-ckpt") or "not installed (used from a checkout)",
+        "numba-ckpt": __version__,
         "Python": f"{platform.python_version()} ({platform.system()} {platform.machine()})",
         **{name: _version(name) or "not installed" for name in ("numpy", "numba", "numba-cuda")},
         "CuPy": cupy or "not installed",

@@ -121,4 +121,5 @@ def _checked(path: str, number: int, timestamp: float, num_input: int, num_outpu
     try:
         return TraceRequest(timestamp, num_input, num_output, np.array(ids, np.int64))
     except OverflowError as cause:
-        raise TraceError(path, number, f"hash_ids: expected ids below 2^63, got {max(ids)}; renumber them") from cause
+        wide = max(ids, key=abs)
+        raise TraceError(path, number, f"hash_ids: expected ids of 64 bits, got {wide}; renumber them") from cause

@@ -1,0 +1,107 @@
+import re
+
+import numpy as np
+import pytest
+
+from numba_ckpt.errors import VerificationError
+from numba_ckpt.planning import CheckpointGeometry
+from numba_ckpt.replay.engine import ReplayEngine
+from numba_ckpt.replay.options import ReplayOptions
+from numba_ckpt.replay.verify import Verifier
+from tests.replay.prompts import prompt
+
+REQUESTS = [prompt([1, 2], 1000), prompt([1, 2, 3], 1300)]
+HIT = 992
+
+
+def _engine(verify_sample: int = 8) -> ReplayEngine:
+    geometry = CheckpointGeometry(16, 64, 16, checkpoint_alignment=16)
+    return ReplayEngine(REQUESTS, ReplayOptions(geometry, num_blocks=64, max_rows=1, verify_sample=verify_sample))
+
+
+def _after_export(engine: ReplayEngine, monkeypatch, damage) -> None:
+    """Call `damage(blocks)` with the blocks of each export, after it."""
+    export = engine.store.export
+
+    def export_and_damage(checkpoint, *arguments):
+        export(checkpoint, *arguments)
+        damage([block for block in checkpoint.state_indices.tolist() if block])
+
+    monkeypatch.setattr(engine.store, "export", export_and_damage)
+
+
+def test_sound_states_pass():
+    assert _engine().run().counts.verified_requests == 1
+
+
+@pytest.mark.parametrize(("array", "kind"), [("windows", "convolution window"), ("states", "recurrent state")])
+def test_one_wrong_bit_in_a_stored_state_is_caught(monkeypatch, array, kind):
+    engine = _engine()
+
+    def flip(blocks):
+        getattr(engine.store, array).reshape(64, -1).view(np.uint32)[blocks, 7] ^= 1
+
+    _after_export(engine, monkeypatch, flip)
+    expected = re.escape(f"request 1: expected the {kind} it resumed from at token {HIT} to equal")
+    with pytest.raises(VerificationError, match=expected + ".* 1 of .* elements that differ"):
+        engine.run()
+
+
+def test_a_state_that_was_reserved_but_not_written_is_caught(monkeypatch):
+    engine = _engine()
+    monkeypatch.setattr(engine.store, "export", lambda *arguments: None)
+    with pytest.raises(VerificationError, match=r"nan"):
+        engine.run()
+
+
+def test_a_state_of_other_tokens_is_caught(monkeypatch):
+    engine = _engine()
+
+    def swap(blocks):
+        engine.store.states[blocks] = engine.store.states[blocks][:, :, ::-1].copy()
+
+    _after_export(engine, monkeypatch, swap)
+    with pytest.raises(VerificationError, match="recurrent state it resumed from"):
+        engine.run()
+
+
+def test_a_wrong_state_written_by_a_resumed_request_is_caught(monkeypatch):
+    engine = _engine()
+
+    def damage(blocks):
+        # The last step is the resumed request's only one.
+        if engine.index.counters.hits:
+            engine.store.states[blocks] += 1
+
+    _after_export(engine, monkeypatch, damage)
+    with pytest.raises(VerificationError, match="request 1: expected the recurrent state it wrote at token 1"):
+        engine.run()
+
+
+def test_without_a_sample_nothing_is_compared(monkeypatch):
+    engine = _engine(verify_sample=0)
+    monkeypatch.setattr(engine.store, "export", lambda *arguments: None)
+    assert engine.run().counts.verified_requests == 0
+
+
+def _chosen(sample: int, seed: int) -> set[int]:
+    verifier = Verifier(sample, seed)
+    for number in range(40):
+        verifier.consider(number)
+    return {number for number in range(40) if verifier.wants(number)}
+
+
+def test_a_sample_is_seeded_and_of_the_size_asked_for():
+    assert len(_chosen(5, 0)) == 5
+    assert _chosen(5, 0) == _chosen(5, 0) != _chosen(5, 1)
+    assert _chosen(0, 0) == set()
+    assert _chosen(40, 0) == set(range(40))
+
+
+def test_a_sample_is_uniform():
+    counts = np.zeros(40)
+    for seed in range(400):
+        counts[list(_chosen(10, seed))] += 1
+    assert counts.mean() == 100
+    assert counts.min() > 60
+    assert counts.max() < 140
