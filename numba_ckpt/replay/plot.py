@@ -36,7 +36,7 @@ def _interest(timeline: RequestTimeline) -> tuple[bool, bool, bool, float]:
     """Rank a request by what its picture would show, and then by how evenly hit and chunks share it."""
     return (
         timeline.num_hit_tokens > 0,
-        any(chunk.checkpoint for chunk in timeline.chunks),
+        timeline.chunks[-1].checkpoint > 0,
         1 < len(timeline.chunks) <= _MOST_CHUNKS,
         min(timeline.num_hit_tokens, timeline.num_tokens - timeline.num_hit_tokens) / timeline.num_tokens,
     )

@@ -13,12 +13,12 @@ from numba_ckpt.replay.result import ReplayResult
 __all__ = ["print_report", "report_record", "write_json"]
 
 _STAGE_LABELS = {
-    "lookup": "lookup and chunking",
+    "lookup": "lookup and split",
     "plan": "plan",
-    "gather": "gather (metadata)",
-    "export": "export of checkpoints",
-    "running": "export of running states",
-    "model": "the layer itself",
+    "gather": "gather",
+    "export": "export",
+    "running": "running states",
+    "model": "the layer",
     "verify": "verification",
 }
 
@@ -40,15 +40,15 @@ def _work(result: ReplayResult) -> Iterator[tuple[str, str, str]]:
     yield "hit tokens", _count(counts.hit_tokens), f"{counts.hit_share:.2%} of the prompt tokens"
     yield "prefill passes", _count(counts.prefills), f"in {_count(counts.steps)} batched steps"
     share = counts.passes_saved / max(counts.prefills + counts.passes_saved, 1)
-    yield "passes saved", _count(counts.passes_saved), f"{share:.1%} of those that cutting prefills in two would take"
-    verified = "equal to a cold run, to the bit" if counts.verified_requests else "ask for some with --verify"
+    yield "passes saved", _count(counts.passes_saved), f"{share:.1%} less than cutting in two"
+    verified = "equal to a cold run to the bit" if counts.verified_requests else "ask for some with --verify"
     yield "verified requests", _count(counts.verified_requests), verified
 
 
 def _states(result: ReplayResult) -> Iterator[tuple[str, str, str]]:
     counts = result.counts
-    yield "checkpoints written", _count(counts.checkpoints_written), "states from the middle of a pass"
-    yield "running states written", _count(counts.running_states_written), "states from the end of a pass"
+    yield "checkpoints written", _count(counts.checkpoints_written), "from the middle of a pass"
+    yield "running states written", _count(counts.running_states_written), "from the end of a pass"
     duplicates = f", {_count(counts.duplicate_states)} were there already" if counts.duplicate_states else ""
     yield "states published", _count(counts.states_published), f"{_count(counts.states_evicted)} evicted{duplicates}"
     yield "bytes moved", _bytes(counts.bytes_moved), "windows and recurrent states"

@@ -77,4 +77,4 @@ class StateStore:
 
     def to_host(self, array: Array) -> np.ndarray:
         """Return an array of the device on the host."""
-        return array if isinstance(array, np.ndarray) else array.get()
+        return np.asarray(array) if self.xp is np else self.xp.asnumpy(array)
