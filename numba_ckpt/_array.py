@@ -14,7 +14,16 @@ from numba_ckpt._check import describe, refuse
 from numba_ckpt._jit import cuda
 from numba_ckpt.errors import ArgumentTypeError, BackendMixError
 
-__all__ = ["HOST", "Array", "Backend", "DeviceBackend", "HostBackend", "backend_of", "register_backend", "unregister_backend"]
+__all__ = [
+    "HOST",
+    "Array",
+    "Backend",
+    "DeviceBackend",
+    "HostBackend",
+    "backend_of",
+    "register_backend",
+    "unregister_backend",
+]
 
 Array = Any
 """A NumPy or CuPy array."""

@@ -5,6 +5,7 @@ is decided once, and ``mypy --strict`` sees plain functions.
 """
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -28,6 +29,7 @@ __all__ = [
     "kernel",
     "open_loop",
     "rule",
+    "strided_loop",
     "uint64",
 ]
 
@@ -75,15 +77,37 @@ def closed_loop(function: F) -> F:
     return loop
 
 
-def open_loop(loop: Any, arguments: tuple[Any, ...]) -> None:
+def open_loop(loop: Any, arguments: tuple[Any, ...], any_strides: bool = False) -> None:
     """Compile a `closed_loop` (or read its cache) for the types of these arguments; again is a no-op."""
     if numba.core.config.DISABLE_JIT:
         return
+    types = [numba.typeof(argument) for argument in arguments]
+    if any_strides:
+        types = [kind.copy(layout="A") if isinstance(kind, numba.types.Array) else kind for kind in types]
     loop._can_compile = True
     try:
-        loop.compile(tuple(numba.typeof(argument) for argument in arguments))
+        loop.compile(tuple(types))
     finally:
         loop._can_compile = False
+
+
+def strided_loop(function: F) -> F:
+    """Compile a host loop once for all strides of its arrays, instead of once for each memory layout.
+
+    For loops that take many arrays and are not bound by their inner stride.
+    """
+    if numba.core.config.DISABLE_JIT:
+        return function
+    loop: Any = closed_loop(function)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return loop(*arguments)
+        except TypeError:
+            open_loop(loop, arguments, any_strides=True)
+            return loop(*arguments)
+
+    return cast(F, functools.wraps(function)(call))
 
 
 @intrinsic

@@ -1,5 +1,6 @@
 """The paged caches that exporters write, checked once and seen as bit patterns."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ def cast_between(name: str, source: Any, cache: Any, stored: str | None) -> int:
 
 def has_contiguous_rows(array: Array) -> bool:
     """Say whether every ``array[i]`` is contiguous and rows do not overlap."""
+    if array.size == 0:
+        return True
     pitch = array.dtype.itemsize
     for size, stride in zip(reversed(array.shape[1:]), reversed(array.strides[1:]), strict=True):
         if size != 1 and stride != pitch:
@@ -144,8 +147,8 @@ def state_rows(name: str, states: Array) -> Array:
         got = f"strides {states.strides} for shape {states.shape}"
         refuse(name, "contiguous states that do not overlap", got, "store them contiguously in the cache's orientation")
     if states.dtype.itemsize not in _WORDS and not states.dtype.hasobject:
-        return states.reshape(states.shape[0], -1).view(np.uint8)
-    return as_words(name, states).reshape(states.shape[0], -1)
+        states = states.view(np.uint8)
+    return as_words(name, states).reshape(states.shape[0], math.prod(states.shape[1:]))
 
 
 def _check_stored(name: str, stored: str | None, states: Array) -> None:

@@ -29,6 +29,15 @@ __all__ = ["ConvExporter", "ConvRecurrentExporter", "Mamba2Exporter", "PrefillCh
 Checkpoint = PrefillCheckpointMetadata | CheckpointTargets
 
 
+def _targets_of(checkpoint: Checkpoint) -> CheckpointTargets:
+    if isinstance(checkpoint, PrefillCheckpointMetadata):
+        return checkpoint.targets
+    if not isinstance(checkpoint, CheckpointTargets):
+        expected, do = "PrefillCheckpointMetadata or CheckpointTargets", "build one, or skip a step without checkpoints"
+        refuse("checkpoint", expected, type(checkpoint).__name__, do, ArgumentTypeError)
+    return checkpoint
+
+
 class PrefillCheckpointExporter(ABC):
     """Writes the checkpoints of one layer into its paged caches.
 
@@ -61,7 +70,8 @@ class PrefillCheckpointExporter(ABC):
 
     def _export(self, checkpoint: Checkpoint, conv: ConvInput | None, recurrent: RecurrentInput | None) -> None:
         """Check everything, then write; one launch on a device, no synchronisation."""
-        targets = checkpoint if isinstance(checkpoint, CheckpointTargets) else checkpoint.targets
+        targets = _targets_of(checkpoint)
+        self._check_given(conv, recurrent)
         self._check_place(targets, conv, recurrent)
         conv_side, recurrent_side = self._no_conv, self._no_recurrent
         if conv is not None and self.conv_cache is not None:
@@ -73,6 +83,17 @@ class PrefillCheckpointExporter(ABC):
         if conv is not None:
             check_conv_move(self.backend, targets, conv, conv_side)
         export_checkpoints(self.backend, target_arrays(self.backend, targets), conv_side, recurrent_side)
+
+    def _check_given(self, conv: ConvInput | None, recurrent: RecurrentInput | None) -> None:
+        """Refuse a cache without its source: the checkpoint would be half written and served as a whole one."""
+        conv_side, recurrent_side = (
+            (self.conv_cache, conv, ConvInput),
+            (self.recurrent_cache, recurrent, RecurrentInput),
+        )
+        for name, (cache, source, kind) in {"conv": conv_side, "recurrent": recurrent_side}.items():
+            if cache is not None and not isinstance(source, kind):
+                do = "every cache of an exporter needs what it stores"
+                refuse(name, f"a {kind.__name__}", type(source).__name__, do, ArgumentTypeError)
 
     def _check_place(
         self, targets: CheckpointTargets, conv: ConvInput | None, recurrent: RecurrentInput | None
@@ -186,7 +207,7 @@ class Mamba2Exporter(PrefillCheckpointExporter):
         self._export(checkpoint, conv, RecurrentInput(chunk_states, chunks, orientation))
 
     def _chunks_of(self, checkpoint: Checkpoint, layout: ChunkLayout) -> Array:
-        targets = checkpoint if isinstance(checkpoint, CheckpointTargets) else checkpoint.targets
+        targets = _targets_of(checkpoint)
         rows = np.arange(len(targets)) if targets.rows is None else targets.rows_cpu
         if targets.offsets_cpu is None or rows is None:
             do = "pass them, or the chunk index of each checkpoint"

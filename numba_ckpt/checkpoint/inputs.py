@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt._array import Array, backend_of
-from numba_ckpt._check import check_array, check_shape, refuse
+from numba_ckpt._check import check_array, check_shape, describe, refuse
+from numba_ckpt.errors import ArgumentTypeError
 
 __all__ = ["ConvInput", "InitialConvState", "RecurrentInput"]
 
@@ -120,5 +121,8 @@ class RecurrentInput:
 
     def __post_init__(self) -> None:
         backend_of(states=self.states, rows=self.rows)
+        if getattr(self.states, "ndim", 0) < 2:
+            expected, do = "at least 2 dimensions, sources first", "pass the buffer that the recurrent kernel filled"
+            refuse("recurrent.states", expected, describe(self.states), do, ArgumentTypeError)
         if self.rows is not None:
             check_array("recurrent.rows", self.rows, 1, "i")

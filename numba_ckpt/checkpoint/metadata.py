@@ -71,6 +71,6 @@ class PrefillCheckpointMetadata:
         """
         if self.request_rows is None or self.block_cols is None:
             do = "keep request_rows and block_cols when building metadata for several groups"
-            refuse("request_rows, block_cols", "the gather positions", "None", do)
+            refuse("request_rows", "the kept gather positions", "None", do)
         indices = gather_state_indices(block_table, self.request_rows, self.block_cols, self.table_extent)
         return replace(self, state_indices=indices)

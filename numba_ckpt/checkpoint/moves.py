@@ -19,10 +19,15 @@ from numba_ckpt.kernels.checkpoint_export import ConvMove, RecurrentMove, no_con
 __all__ = ["conv_move", "recurrent_move", "target_arrays"]
 
 
+def _indices(backend: Backend, array: Array) -> Array:
+    # Host loops are compiled for one index type; kernels take what there is.
+    return np.ascontiguousarray(array, np.int64) if backend.is_host else array
+
+
 def target_arrays(backend: Backend, targets: CheckpointTargets) -> tuple[Array, Array, Array]:
     """Return rows (empty for one per row), offsets and state indices."""
-    rows = backend.empty((0,), np.int64) if targets.rows is None else targets.rows
-    return rows, targets.offsets, targets.state_indices
+    rows = no_recurrent(backend).rows if targets.rows is None else _indices(backend, targets.rows)
+    return rows, _indices(backend, targets.offsets), _indices(backend, targets.state_indices)
 
 
 def _check_apart(backend: Backend, cache: tuple[str, Array], source: tuple[str, Array]) -> None:
@@ -40,13 +45,11 @@ def conv_move(backend: Backend, cache: ConvCache, source: ConvInput) -> ConvMove
     initial, indices, flags = none.initial, none.initial_indices, none.has_initial
     if source.initial is not None:
         initial = _initial_words(cache, source.initial, (num_channels, state_len))
-        indices = source.initial.indices
+        indices = _indices(backend, source.initial.indices)
         flags = flags if source.initial.has_initial_state is None else source.initial.has_initial_state
-    token_indices = none.token_indices if source.token_indices is None else source.token_indices
-    tokens = as_words("tokens", source.tokens)
-    return ConvMove(
-        cache.words, tokens, source.query_start_loc, token_indices, initial, indices, flags, state_len, cast
-    )
+    mapped = none.token_indices if source.token_indices is None else _indices(backend, source.token_indices)
+    tokens, starts = as_words("tokens", source.tokens), _indices(backend, source.query_start_loc)
+    return ConvMove(cache.words, tokens, starts, mapped, initial, indices, flags, state_len, cast)
 
 
 def _initial_words(cache: ConvCache, initial: InitialConvState, shape: tuple[int, int]) -> Array:
@@ -71,10 +74,20 @@ def check_conv_move(backend: Backend, targets: CheckpointTargets, source: ConvIn
             do = "pass ConvInput.initial, or targets.offsets_cpu to show that none is shorter"
             refuse("offsets", expected, "a shorter or unknown one without an initial window", do)
         return
-    check_conv_spans(known, starts, source.num_tokens, min_offset)
+    check_conv_spans(known, np.ascontiguousarray(starts, np.int64), source.num_tokens, min_offset)
     if backend.is_host:
-        aliased = source.initial is not None and backend.may_overlap(move.cache, move.initial)
-        check_conv_sources(known, move, aliased)
+        check_conv_sources(known, move, _is_cache_itself(move))
+
+
+def _is_cache_itself(move: ConvMove) -> bool:
+    """Say whether initial windows are blocks of the written cache; another view of its memory is refused."""
+    cache, initial = move.cache, move.initial
+    if not np.may_share_memory(cache, initial):
+        return False
+    if cache.ctypes.data != initial.ctypes.data or cache.strides != initial.strides:
+        do = "pass the cache itself, or a copy of the windows"
+        refuse("initial.states", "the conv cache or memory apart from it", "another view of it", do)
+    return True
 
 
 def _has_short(offsets: np.ndarray, min_offset: int) -> bool:
@@ -87,8 +100,8 @@ def _known_on_host(backend: Backend, targets: CheckpointTargets) -> tuple[np.nda
         return target_arrays(backend, targets)
     if targets.offsets_cpu is None or (targets.rows is not None and targets.rows_cpu is None):
         return None
-    rows = np.empty(0, np.int64) if targets.rows is None else targets.rows_cpu
-    return rows, targets.offsets_cpu, np.ones(len(targets), np.int64)  # type: ignore[return-value]
+    rows = np.empty(0, np.int64) if targets.rows is None else np.ascontiguousarray(targets.rows_cpu, np.int64)
+    return rows, np.ascontiguousarray(targets.offsets_cpu, np.int64), np.ones(len(targets), np.int64)
 
 
 def recurrent_move(
@@ -105,7 +118,7 @@ def recurrent_move(
     rows = no_recurrent(backend).rows
     if source.rows is not None:
         check_shape("recurrent.rows", source.rows, (num_checkpoints,), "pass one source for each checkpoint")
-        rows = source.rows
+        rows = _indices(backend, source.rows)
     return RecurrentMove(cache.words, state_rows("recurrent.states", source.states), rows, cast)
 
 
@@ -114,9 +127,10 @@ def check_values(
 ) -> None:
     """Check blocks, offsets and source states of a host export; a device's values cannot be seen without waiting."""
     if backend.is_host:
-        check_targets(targets.offsets, targets.state_indices, num_blocks)
+        _, offsets, state_indices = target_arrays(backend, targets)
+        check_targets(offsets, state_indices, num_blocks)
         if moves[1].cache.size:
-            check_recurrent_sources(targets.offsets, targets.state_indices, moves[1])
+            check_recurrent_sources(offsets, state_indices, moves[1])
 
 
 def backend_of_caches(conv: ConvCache | None, recurrent: RecurrentCache | None) -> Backend:
@@ -124,8 +138,6 @@ def backend_of_caches(conv: ConvCache | None, recurrent: RecurrentCache | None) 
     arrays = [cache.states for cache in (conv, recurrent) if cache is not None]
     backend = backend_of(**dict(zip(("conv_cache", "recurrent_cache"), arrays, strict=False)))
     if len(arrays) == 2 and arrays[0].shape[0] != arrays[1].shape[0]:
-        got = f"{arrays[0].shape[0]} and {arrays[1].shape[0]}"
-        refuse(
-            "conv_cache, recurrent_cache", "equally many blocks", got, "they share block ids: allocate them together"
-        )
+        got = f"{arrays[1].shape[0]} and {arrays[0].shape[0]}"
+        refuse("recurrent_cache", "as many blocks as conv_cache", got, "they share block ids: allocate them together")
     return backend

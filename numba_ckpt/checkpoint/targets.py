@@ -42,7 +42,7 @@ class CheckpointTargets:
         backend = backend_of(offsets=self.offsets, state_indices=self.state_indices, rows=self.rows)
         for name in ("offsets", "state_indices", "rows"):
             array = getattr(self, name)
-            if array is not None:
+            if array is not None or name != "rows":
                 check_array(name, array, 1, "i")
                 check_shape(name, array, (len(self),), "pass one entry for each checkpoint")
         for name in ("offsets", "rows"):

@@ -103,18 +103,18 @@ _BAD_TOKEN, _BAD_INITIAL, _WRITTEN_INITIAL = range(1, 4)
 @host_loop
 def _first_bad_source(rows, offsets, state_indices, move, aliased):  # type: ignore[no-untyped-def]
     """(fault, checkpoint) of the first checkpoint whose taps are not there; fault 0 if there is none."""
-    tokens, starts, token_indices, initial, initial_indices, has_initial, state_len = move
+    num_tokens, starts, token_indices, num_initial, initial_indices, has_initial, state_len = move
     for k in range(offsets.size):
         if is_written(offsets[k], state_indices[k]):
             row = rows[k] if rows.size > 0 else k
             if token_indices.size > 0:
                 for slot in range(state_len):
                     tap = conv_tap(slot, offsets[k], state_len)
-                    if tap >= 0 and not is_inside(token_indices[starts[row] + tap], tokens.shape[0]):
+                    if tap >= 0 and not is_inside(token_indices[starts[row] + tap], num_tokens):
                         return _BAD_TOKEN, k
             if offsets[k] < state_len and (has_initial.size == 0 or has_initial[row]):
                 source = initial_indices[row]
-                if not is_inside(source, initial.shape[0]) or (aliased and source == 0):
+                if not is_inside(source, num_initial) or (aliased and source == 0):
                     return _BAD_INITIAL, k
                 for other in range(offsets.size):
                     if aliased and state_indices[other] == source and offsets[other] > 0:
@@ -125,8 +125,8 @@ def _first_bad_source(rows, offsets, state_indices, move, aliased):  # type: ign
 def check_conv_sources(targets: tuple[np.ndarray, np.ndarray, np.ndarray], move: ConvMove, aliased: bool) -> None:
     """Refuse tokens and initial windows outside their arrays; `aliased`: initial windows lie in the written cache."""
     rows, *_ = targets
-    windows = move.initial, move.initial_indices, move.has_initial, move.state_len
-    sources = move.tokens, move.query_start_loc, move.token_indices, *windows
+    windows = move.initial.shape[0], move.initial_indices, move.has_initial, move.state_len
+    sources = move.tokens.shape[0], move.query_start_loc, move.token_indices, *windows
     fault, k = _first_bad_source(*targets, sources, aliased)
     row = int(rows[k]) if rows.size else k
     if fault == _BAD_TOKEN:

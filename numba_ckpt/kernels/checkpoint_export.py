@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numba_ckpt._array import HOST, Array, Backend, DeviceBackend
-from numba_ckpt._jit import copy_bytes, cuda, host_loop, int64, kernel
+from numba_ckpt._jit import copy_bytes, cuda, int64, kernel, strided_loop
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import CAST_NONE, cast_bits, conv_tap, global_index, is_inside, is_written
 
@@ -99,7 +99,7 @@ def _checkpoint_export_kernel(  # type: ignore[no-untyped-def]
                             conv_cache[block, channel, slot] = 0
 
 
-@host_loop
+@strided_loop
 def _export_conv_host(  # type: ignore[no-untyped-def]
     rows, offsets, state_indices, cache, tokens, query_start_loc, token_indices, initial, initial_indices,
     has_initial, state_len, cast,
@@ -123,7 +123,7 @@ def _export_conv_host(  # type: ignore[no-untyped-def]
                         cache[block, channel, slot] = 0
 
 
-@host_loop
+@strided_loop
 def _copy_states_host(offsets, state_indices, cache, states, state_rows, num_bytes):  # type: ignore[no-untyped-def]
     for k in range(offsets.size):
         if is_written(offsets[k], state_indices[k]):
@@ -132,7 +132,7 @@ def _copy_states_host(offsets, state_indices, cache, states, state_rows, num_byt
             copy_bytes(written, states.ctypes.data + int64(source) * states.strides[0], num_bytes)
 
 
-@host_loop
+@strided_loop
 def _cast_states_host(offsets, state_indices, cache, states, state_rows, cast):  # type: ignore[no-untyped-def]
     for k in range(offsets.size):
         if is_written(offsets[k], state_indices[k]):
@@ -147,8 +147,8 @@ def _export_on_host(targets: tuple[Array, Array, Array], conv: ConvMove, recurre
     if cast != CAST_NONE:
         _cast_states_host(offsets, state_indices, cache, states, state_rows, cast)
     elif cache.size:
-        num_bytes = cache.shape[1] * cache.itemsize
-        _copy_states_host(offsets, state_indices, cache, states, state_rows, num_bytes)
+        pages = cache.view(np.uint8), states.view(np.uint8)
+        _copy_states_host(offsets, state_indices, *pages, state_rows, pages[0].shape[1])
     if conv.cache.size:
         _export_conv_host(*targets, *conv)
 

@@ -44,7 +44,8 @@ def _first_bad_entry(block_table, request_rows, block_cols):  # type: ignore[no-
 
 
 def check_table_extent(block_table: Array, num_rows: int, num_cols: int) -> None:
-    """Refuse a block table smaller than (`num_rows`, `num_cols`)."""
+    """Refuse anything but a block table of at least `num_rows` rows and `num_cols` columns."""
+    check_array("block_table", block_table, 2, "iu")
     if num_rows > block_table.shape[0]:
         expected = f"at least {num_rows} rows"
         refuse("block_table", expected, f"{block_table.shape[0]}", "pass the table of the whole batch")
@@ -101,12 +102,10 @@ def gather_state_indices(
     [9, 0]
     """
     backend = backend_of(block_table=block_table, request_rows=request_rows, block_cols=block_cols)
-    check_array("block_table", block_table, 2, "iu")
+    check_table_extent(block_table, *(extent or (0, 0)))
     check_array("request_rows", request_rows, 1, "i")
     check_array("block_cols", block_cols, 1, "i")
     check_shape("block_cols", block_cols, request_rows.shape, "pass one column for each row")
-    if extent is not None:
-        check_table_extent(block_table, *extent)
     arguments = block_table, request_rows, block_cols
     if backend.is_host and (bad := int(_first_bad_entry(*arguments))) >= 0:
         _refuse_entry(block_table, int(request_rows[bad]), int(block_cols[bad]))

@@ -73,7 +73,8 @@ class SimulatedDevice(DeviceBackend):
     def get(self, array: Array) -> np.ndarray:
         """Wait, then view a device array as a host array."""
         self.wait()
-        return array.view(np.ndarray)
+        host: np.ndarray = array.view(np.ndarray)
+        return host
 
     def wait(self) -> None:
         """Wait for all queued work."""
