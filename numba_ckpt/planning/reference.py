@@ -5,16 +5,12 @@ so that a wrong formula there cannot be wrong here in the same way. Use it in te
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from numba_ckpt.planning.geometry import CheckpointGeometry
 
 __all__ = [
     "ReferenceChunks",
-    "reference_bfloat16_bits",
     "reference_checkpoint",
     "reference_checkpoint_position",
     "reference_chunk_layout",
@@ -274,40 +270,3 @@ def reference_conv_window(tokens: Any, first: int, offset: int, state_len: int, 
         else:
             window.append(initial[state_len + token])
     return window
-
-
-def reference_bfloat16_bits(value: float) -> int:
-    """Return the bits of the bfloat16 number nearest to a float32 one; of two equally near, the even one.
-
-    Parameters
-    ----------
-    value : float
-        A float32 number, no NaN.
-
-    Returns
-    -------
-    int
-        uint16 pattern.
-
-    Examples
-    --------
-    >>> hex(reference_bfloat16_bits(1.0)), hex(reference_bfloat16_bits(1.00390625)), hex(reference_bfloat16_bits(-3e38))
-    ('0x3f80', '0x3f80', '0xff62')
-    """
-    exact = np.float32(value)
-    below = int(exact.view(np.uint32)) >> 16
-    if np.isinf(exact):
-        return below
-
-    def distance(bits: int) -> tuple[Fraction, int]:
-        return abs(_bfloat16_magnitude(bits & 0x7FFF) - abs(Fraction(float(exact)))), bits & 1
-
-    return min((below, below + 1), key=distance)
-
-
-def _bfloat16_magnitude(bits: int) -> Fraction:
-    """Return the number of a sign-less pattern; the pattern of infinity counts as the number after the largest."""
-    exponent, fraction = bits >> 7, bits & 127
-    if exponent == 0:
-        return Fraction(fraction) / 2**133
-    return Fraction(128 + fraction) * Fraction(2) ** (exponent - 134)
