@@ -13,10 +13,12 @@ from numba_ckpt.checkpoint import (
     Mamba2Exporter,
     RecurrentInput,
 )
-from numba_ckpt.models import gated_delta as gdn
-from numba_ckpt.models import mamba2
 from numba_ckpt.models.dense import draw_weight, linear, rms_norm, sigmoid, softplus
+from numba_ckpt.models.gated_delta import ORIENTATION as HKV
+from numba_ckpt.models.gated_delta import GatedDeltaTokens, gated_delta
 from numba_ckpt.models.layer_states import InitialStates, LayerStates, StateSpec
+from numba_ckpt.models.mamba2 import ORIENTATION as HPN
+from numba_ckpt.models.mamba2 import Mamba2Tokens, mamba2_scan
 from numba_ckpt.models.short_conv import short_conv
 from numba_ckpt.models.step import Step
 
@@ -119,9 +121,7 @@ class GatedDeltaBlock(RecurrentBlock):
         shape = self.shape
         channels = shape.heads * (2 * shape.key_dim + shape.value_dim)
         state_shape = (shape.heads, shape.key_dim, shape.value_dim)
-        return StateSpec(
-            channels, shape.conv_width - 1, state_shape, gdn.ORIENTATION, shape.state_dtype, shape.conv_layout
-        )
+        return StateSpec(channels, shape.conv_width - 1, state_shape, HKV, shape.state_dtype, shape.conv_layout)
 
     def _recur(
         self, mixed: np.ndarray, bands: list[np.ndarray], initial_states: np.ndarray, step: Step
@@ -131,10 +131,10 @@ class GatedDeltaBlock(RecurrentBlock):
         query, key, value = (part.reshape(len(mixed), heads, -1) for part in (query, key, value))
         gate, beta = bands
         # exp(-softplus(gate)) is sigmoid(-gate): a decay in (0, 1).
-        tokens = gdn.GatedDeltaTokens(
+        tokens = GatedDeltaTokens(
             rms_norm(query), rms_norm(key) * np.float32(key_dim**-0.5), value, sigmoid(-gate), sigmoid(beta)
         )
-        result = gdn.gated_delta(
+        result = gated_delta(
             tokens,
             step.query_start_loc,
             initial_states,
@@ -145,7 +145,7 @@ class GatedDeltaBlock(RecurrentBlock):
 
     def _export(self, pool: LayerStates, step: Step, conv: ConvInput, states: np.ndarray) -> None:
         exporter = ConvRecurrentExporter(pool.conv, pool.recurrent)
-        exporter.export(step.targets, conv, RecurrentInput(states, orientation=gdn.ORIENTATION))
+        exporter.export(step.targets, conv, RecurrentInput(states, orientation=HKV))
 
 
 class Mamba2Block(RecurrentBlock):
@@ -163,9 +163,7 @@ class Mamba2Block(RecurrentBlock):
         shape = self.shape
         channels = shape.heads * shape.value_dim + 2 * shape.key_dim
         state_shape = (shape.heads, shape.value_dim, shape.key_dim)
-        return StateSpec(
-            channels, shape.conv_width - 1, state_shape, mamba2.ORIENTATION, shape.state_dtype, shape.conv_layout
-        )
+        return StateSpec(channels, shape.conv_width - 1, state_shape, HPN, shape.state_dtype, shape.conv_layout)
 
     def _recur(
         self, mixed: np.ndarray, bands: list[np.ndarray], initial_states: np.ndarray, step: Step
@@ -174,8 +172,8 @@ class Mamba2Block(RecurrentBlock):
         x, b, c = np.split(mixed, [width, width + self.shape.key_dim], axis=1)
         x = x.reshape(num_tokens, self.shape.heads, self.shape.value_dim)
         dt, gate = bands
-        tokens = mamba2.Mamba2Tokens(x, softplus(dt), b[:, None], c[:, None], self._a, self._d)
-        result = mamba2.mamba2_scan(tokens, step.chunks, initial_states)
+        tokens = Mamba2Tokens(x, softplus(dt), b[:, None], c[:, None], self._a, self._d)
+        result = mamba2_scan(tokens, step.chunks, initial_states)
         return result.outputs * (gate * sigmoid(gate)).reshape(x.shape), result.chunk_states
 
     def _export(self, pool: LayerStates, step: Step, conv: ConvInput, states: np.ndarray) -> None:
