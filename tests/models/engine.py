@@ -83,7 +83,7 @@ class Engine:
         for col in range(max(last - 1, start + 1, 0), last + 1):
             if request.table[col] == NULL_BLOCK_ID:
                 request.table[col] = self._free.pop()
-        if request.borrowed and last == start:
+        if request.borrowed and request.table[last] == request.borrowed:
             self._own(request, last)
 
     def _own(self, request, col):
@@ -92,7 +92,7 @@ class Engine:
         for pool in self.states:
             for states in (pool.conv.states, pool.recurrent.states):
                 states[block] = states[request.borrowed]
-        request.table[col], request.borrowed = block, NULL_BLOCK_ID
+        request.table[col] = block
 
 
 def cold_run(prompt, plan=True, **options):
