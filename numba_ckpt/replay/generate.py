@@ -30,7 +30,7 @@ class _Turn:
     num_output_tokens: int
 
 
-def generate_trace(num_requests: int = 800, seed: int = 0) -> list[TraceRequest]:
+def generate_trace(num_requests: int = 2000, seed: int = 0) -> list[TraceRequest]:
     """Make a trace of conversations; the same seed gives the same trace.
 
     Parameters

@@ -91,7 +91,7 @@ def _draw_blocks(axes: Any, timeline: RequestTimeline, state_block_size: int) ->
         width = min(state_block_size, timeline.num_tokens - start)
         style = {"facecolor": colors.get(col, _EMPTY), "edgecolor": "white", "linewidth": 0.8}
         axes.broken_barh([(start, width)], (0.1, 0.6), **style)
-        if num_cols <= _MOST_LABELLED_COLS:
+        if num_cols <= _MOST_LABELLED_COLS and width > state_block_size / 2:
             color = "white" if col in colors else "#888888"
             axes.text(start + width / 2, 0.4, str(col), ha="center", va="center", fontsize=7, color=color)
 
