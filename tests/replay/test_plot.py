@@ -1,5 +1,6 @@
 import matplotlib
 import matplotlib.image
+import numpy as np
 import pytest
 
 from numba_ckpt.errors import ArgumentError
@@ -26,12 +27,15 @@ def test_a_request_can_be_asked_for():
         choose_timeline(ALL, 7)
 
 
-@pytest.mark.parametrize("timeline", ALL, ids=lambda timeline: str(timeline.number))
-@pytest.mark.parametrize("state_block_size", [16, 64, 5000])
+@pytest.mark.parametrize(
+    ("timeline", "state_block_size"),
+    [(COLD, 64), (TWO_CHUNKS, 16), (NO_CHECKPOINT, 5000)],
+    ids=["cold", "hit", "short"],
+)
 def test_any_timeline_becomes_a_picture(tmp_path, timeline, state_block_size):
     path = tmp_path / "timeline.png"
     write_timeline(str(path), timeline, state_block_size)
     pixels = matplotlib.image.imread(path)
     assert pixels.shape[:2] == (570, 1800)
-    assert len(set(map(tuple, pixels.reshape(-1, pixels.shape[2]).round(2).tolist()))) > 10
+    assert len(np.unique(pixels[::4, ::4].reshape(-1, pixels.shape[2]), axis=0)) > 10
     assert matplotlib.get_backend().lower() == "agg"
