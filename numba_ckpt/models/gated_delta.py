@@ -117,7 +117,8 @@ def _check_tokens(tokens: GatedDeltaTokens) -> GatedDeltaTokens:
     beta = check_floats("tokens.beta", tokens.beta, (num_tokens, heads))
     decay = tokens.decay
     if getattr(decay, "ndim", None) == 2:
-        decay = np.broadcast_to(check_floats("tokens.decay", decay, (num_tokens, heads))[..., None], query.shape)
+        # A copy per channel: one compiled loop for both kinds.
+        decay = np.repeat(check_floats("tokens.decay", decay, (num_tokens, heads))[..., None], query.shape[2], axis=2)
     else:
         decay = check_floats("tokens.decay", decay, query.shape)
     return GatedDeltaTokens(query, key, value, decay, beta)
