@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-ROUNDS = 25
-SAMPLE_SECONDS = 0.003
+MIN_ROUNDS = 25
+MIN_SECONDS = 1.5
+# Long enough for the clock, short enough that most samples meet no other process on a shared machine.
+SAMPLE_SECONDS = 0.0005
 SIDES = ("baseline", "ours")
 
 
@@ -63,14 +65,16 @@ class Comparison:
         benchmark(call)
         self.sides.check()
 
-    def run_interleaved(self, rounds: int = ROUNDS) -> Result:
+    def run_interleaved(self) -> Result:
         """Time both sides in turns (A B A B), so that what else the machine does meets both."""
         calls = self.sides[:2]
         loops = [_loops_of(call) for call in calls]
         gc.collect()
         gc.disable()
         try:
-            times = [[_seconds(call, loop) for call, loop in zip(calls, loops, strict=True)] for _ in range(rounds)]
+            times, end = [], time.perf_counter() + MIN_SECONDS
+            while len(times) < MIN_ROUNDS or time.perf_counter() < end:
+                times.append([_seconds(call, loop) for call, loop in zip(calls, loops, strict=True)])
         finally:
             gc.enable()
         self.sides.check()

@@ -69,8 +69,8 @@ def table() -> str:
         vars(bench).pop("sides", None)  # lets go of its arrays
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     note = (
-        "Medians, both sides in turns in one process. A ratio is how many times faster than the baseline: the row-by-row"
-        " list\nalgorithm where nothing else is said. `./scripts/bench` measures again."
+        "Medians, both sides in turns in one process. A ratio is how many times faster than the baseline:\n"
+        "the row-by-row list algorithm where nothing else is said. `./scripts/bench` measures again."
     )
     return "\n".join([f"{machine()}.", note, "", *lines])
 
