@@ -76,7 +76,7 @@ def check_integers(name: str, values: Any) -> np.ndarray:
     Bools, floats, 0-d and 2-d input are refused.
     """
     if not isinstance(values, np.ndarray):
-        if not isinstance(values, (list, tuple)):
+        if not isinstance(values, (list, tuple, range)):
             refuse(
                 name,
                 "a list or a 1-d integer array",

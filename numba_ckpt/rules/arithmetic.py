@@ -65,7 +65,7 @@ def ceil_div(n: int, divisor: int) -> int:
     Parameters
     ----------
     n : int
-        Any int64 with ``n + divisor`` below 2^63.
+        Any int64 but the least.
     divisor : int
         At least 1.
 
@@ -74,7 +74,7 @@ def ceil_div(n: int, divisor: int) -> int:
     >>> ceil_div(8, 4), ceil_div(9, 4), ceil_div(-3, 4)
     (2, 3, 0)
     """
-    return floor_div(int64(n) + int64(divisor) - 1, divisor)
+    return -floor_div(-int64(n), divisor)
 
 
 @rule
