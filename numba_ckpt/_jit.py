@@ -23,6 +23,7 @@ __all__ = [
     "copy_bytes",
     "cuda",
     "float64",
+    "fused_loop",
     "host_loop",
     "inlined_loop",
     "int64",
@@ -53,6 +54,14 @@ def rule(function: F) -> F:
 def host_loop(function: F) -> F:
     """Compile a loop over NumPy arrays; cached on disk, releases the GIL."""
     return cast(F, numba.njit(error_model="numpy", cache=True, nogil=True)(function))
+
+
+def fused_loop(function: F) -> F:
+    """Compile a host loop whose multiply-add pairs become one instruction.
+
+    Only for rules on integers, which are proven exact whether an intermediate product is rounded or not.
+    """
+    return cast(F, numba.njit(error_model="numpy", fastmath={"contract"}, cache=True, nogil=True)(function))
 
 
 def inlined_loop(function: F) -> F:

@@ -14,7 +14,7 @@ from numba_ckpt._check import (
     check_writable,
     refuse,
 )
-from numba_ckpt._jit import closed_loop, host_loop, inlined_loop, int64, open_loop
+from numba_ckpt._jit import closed_loop, fused_loop, inlined_loop, int64, open_loop
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning.geometry import CheckpointGeometry
 from numba_ckpt.rules import prefill_checkpoint
@@ -65,7 +65,7 @@ def _write_rows(seq_lens, query_lens, params, offsets, block_cols, mask):  # typ
     return bits
 
 
-@host_loop
+@fused_loop
 def _plan_rows(seq_lens, query_lens, params, offsets, block_cols):  # type: ignore[no-untyped-def]
     """Plan all rows; 1 if some row has a checkpoint, 0 if none has, `_REFUSED` if a length is negative or wide."""
     size = seq_lens.size
@@ -81,7 +81,7 @@ def _plan_rows(seq_lens, query_lens, params, offsets, block_cols):  # type: igno
     return int64(_write_rows(seq_lens, query_lens, params, offsets, block_cols, INT32_MAX) != 0)
 
 
-@host_loop
+@fused_loop
 def _plan_wide_rows(seq_lens, query_lens, params, offsets, block_cols):  # type: ignore[no-untyped-def]
     """`_plan_rows` for sequences of 2^31 tokens and more; `_REFUSED` if an offset does not fit int32."""
     for row in range(seq_lens.size):

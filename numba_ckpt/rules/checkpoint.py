@@ -134,7 +134,8 @@ def is_checkpoint_valid(
     -----
     The checkpoint's column must lie beyond the initial state's column floor((query_start - 1) / state_block_size), or
     the step would overwrite a state that another request may be reading. For an integer column c,
-    floor((s - 1) / b) < c is the same as s <= c * b, which spares a division.
+    floor((s - 1) / b) < c is the same as s <= c * b, and c * b is where the column before the running state's begins:
+    one division serves both.
 
     Examples
     --------
@@ -148,7 +149,7 @@ def is_checkpoint_valid(
     return (
         (alignment > 0)
         & is_multiple(start, hash_block_size)
-        & (checkpoint_col(query_end, state_block_size) * int64(state_block_size) >= start)
+        & (floor_to(int64(query_end) - 1, state_block_size) - int64(state_block_size) >= start)
         & (position_ - start >= int64(hash_block_size))
         & (position_ < int64(query_end))
         & is_multiple(position_ - start, max(alignment, int64(1)))
