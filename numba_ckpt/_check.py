@@ -70,28 +70,41 @@ def check_shape(name: str, array: Any, shape: tuple[int, ...], why: str) -> None
         refuse(name, f"shape {shape}", f"shape {tuple(array.shape)}", why)
 
 
+_SEQUENCES = frozenset({list, tuple, range})
+_INTS = frozenset({int})
+
+
 def check_integers(name: str, values: Any) -> np.ndarray:
     """Return `values` (a list, tuple or host array) as a 1-d integer array, without copying an integer array.
 
     Bools, floats, 0-d and 2-d input are refused.
     """
-    if not isinstance(values, np.ndarray):
-        if not isinstance(values, (list, tuple, range)):
-            refuse(
-                name,
-                "a list or a 1-d integer array",
-                describe(values),
-                "pass a list or a NumPy array",
-                ArgumentTypeError,
-            )
-        if not {bool, np.bool_}.isdisjoint(map(type, values)):
-            refuse(name, "integers", "a bool among them", "pass lengths as ints", ArgumentTypeError)
-        try:
-            values = np.asarray(values) if values else np.empty(0, np.int64)
-        except (ValueError, OverflowError) as cause:
-            raise ArgumentError(f"{name}: expected a flat list of integers, got {cause}; check its elements") from cause
+    if type(values) in _SEQUENCES:
+        if _INTS.issuperset(map(type, values)):
+            return _int64_array(name, values)
+        values = _untidy_array(name, values)
+    elif not isinstance(values, np.ndarray):
+        expected = "a list or a 1-d integer array"
+        refuse(name, expected, describe(values), "pass a list or a NumPy array", ArgumentTypeError)
     check_array(name, values, 1, "iu")
     return values  # type: ignore[no-any-return]
+
+
+def _int64_array(name: str, values: Any) -> np.ndarray:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        refuse(name, "integers below 2^63", "a larger one", "check where the number comes from")
+
+
+def _untidy_array(name: str, values: Any) -> np.ndarray:
+    """Make an array of whatever a sequence holds besides ints: NumPy scalars, or a mistake."""
+    if not {bool, np.bool_}.isdisjoint(map(type, values)):
+        refuse(name, "integers", "a bool among them", "pass lengths as ints", ArgumentTypeError)
+    try:
+        return np.asarray(values)
+    except (ValueError, OverflowError) as cause:
+        raise ArgumentError(f"{name}: expected a flat list of integers, got {cause}; check its elements") from cause
 
 
 def check_int64_range(name: str, values: np.ndarray) -> np.ndarray:
