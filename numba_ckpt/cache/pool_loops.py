@@ -1,0 +1,154 @@
+"""The block pool as compiled loops see it: arrays, and bulk operations that check nothing."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from numba_ckpt._jit import host_loop, inlined_loop
+from numba_ckpt.cache.key_table import NO_GROUP, insert_block, remove_block
+from numba_ckpt.rules import NULL_BLOCK_ID
+
+__all__ = [
+    "EVICTION",
+    "PoolArrays",
+    "acquire_blocks",
+    "allocate_blocks",
+    "first_not_held",
+    "publish_blocks",
+    "release_blocks",
+]
+
+# Entries of `PoolArrays.counts`.
+NUM_FREE, NUM_IDLE, NUM_CACHED, NUM_EVICTED, STEP, NUM_COUNTS = range(6)
+NONE = -1
+"""Place of a bad entry where there is none."""
+
+EVICTION = np.dtype([("key0", np.uint64), ("key1", np.uint64), ("group", np.int64), ("step", np.int64)])
+"""A key that was given up, and in which step."""
+
+
+class PoolArrays(NamedTuple):
+    """The pool as compiled loops see it.
+
+    Attributes
+    ----------
+    blocks : ndarray
+        `BLOCK` [B]; record 0 heads the list of idle blocks.
+    slots : ndarray
+        int32 [S], the key table.
+    free : ndarray
+        int32 [B], a stack of free blocks.
+    counts : ndarray
+        int64 [NUM_COUNTS].
+    evictions : ndarray
+        `EVICTION` [E], the latest evicted keys, a ring.
+    """
+
+    blocks: np.ndarray
+    slots: np.ndarray
+    free: np.ndarray
+    counts: np.ndarray
+    evictions: np.ndarray
+
+
+@inlined_loop
+def _unlink(pool, block):  # type: ignore[no-untyped-def]
+    before, after = pool.blocks[block].previous, pool.blocks[block].next
+    pool.blocks[before].next = after
+    pool.blocks[after].previous = before
+    pool.counts[NUM_IDLE] -= 1
+
+
+@inlined_loop
+def _link_last(pool, block):  # type: ignore[no-untyped-def]
+    last = pool.blocks[0].previous
+    pool.blocks[last].next = block
+    pool.blocks[block].previous = last
+    pool.blocks[block].next = 0
+    pool.blocks[0].previous = block
+    pool.counts[NUM_IDLE] += 1
+
+
+@host_loop
+def _evict_oldest(pool):  # type: ignore[no-untyped-def]
+    block = pool.blocks[0].next
+    record = pool.blocks[block]
+    entry = pool.evictions[pool.counts[NUM_EVICTED] % pool.evictions.size]
+    entry.key0, entry.key1, entry.group, entry.step = record.key0, record.key1, record.group, pool.counts[STEP]
+    pool.counts[NUM_EVICTED] += 1
+    pool.counts[NUM_CACHED] -= 1
+    _unlink(pool, block)
+    remove_block(pool.blocks, pool.slots, block)
+    return block
+
+
+@host_loop
+def allocate_blocks(pool, allocated):  # type: ignore[no-untyped-def]
+    """Fill `allocated` [n] with blocks, each held once; False, and nothing changed, if there are not so many."""
+    if allocated.size > pool.counts[NUM_FREE] + pool.counts[NUM_IDLE]:
+        return False
+    for index in range(allocated.size):
+        if pool.counts[NUM_FREE] > 0:
+            pool.counts[NUM_FREE] -= 1
+            block = pool.free[pool.counts[NUM_FREE]]
+        else:
+            block = _evict_oldest(pool)
+        pool.blocks[block].ref_count = 1
+        allocated[index] = block
+    return True
+
+
+@host_loop
+def acquire_blocks(pool, blocks):  # type: ignore[no-untyped-def]
+    """Hold each of `blocks` once more; null blocks are skipped."""
+    for block in blocks:
+        if block != NULL_BLOCK_ID:
+            if pool.blocks[block].ref_count == 0:
+                _unlink(pool, block)
+            pool.blocks[block].ref_count += 1
+
+
+@host_loop
+def first_not_held(pool, blocks):  # type: ignore[no-untyped-def]
+    """Place of the first block that is no block of the pool or held less often than it is listed; -1 if none."""
+    bad = NONE
+    for index in range(blocks.size):
+        block = blocks[index]
+        if block < 0 or block >= pool.blocks.size:
+            bad = index
+            break
+        pool.blocks[block].ref_count -= block != NULL_BLOCK_ID
+        if pool.blocks[block].ref_count < 0:
+            bad = index
+            break
+    for index in range(blocks.size if bad == NONE else bad + 1):
+        if 0 <= blocks[index] < pool.blocks.size:
+            pool.blocks[blocks[index]].ref_count += blocks[index] != NULL_BLOCK_ID
+    return bad
+
+
+@host_loop
+def release_blocks(pool, blocks):  # type: ignore[no-untyped-def]
+    """Drop one hold on each of `blocks`, the last one first, so that a prefix is evicted from its end."""
+    for index in range(blocks.size - 1, -1, -1):
+        block = blocks[index]
+        if block != NULL_BLOCK_ID:
+            pool.blocks[block].ref_count -= 1
+            if pool.blocks[block].ref_count == 0:
+                if pool.blocks[block].group != NO_GROUP:
+                    _link_last(pool, block)
+                else:
+                    pool.free[pool.counts[NUM_FREE]] = block
+                    pool.counts[NUM_FREE] += 1
+
+
+@host_loop
+def publish_blocks(pool, blocks, keys, group):  # type: ignore[no-untyped-def]
+    """Let keys [n, 2] lead to held blocks [n], null blocks and keys that lead elsewhere apart; returns how many do."""
+    records, slots, count = pool.blocks, pool.slots, 0
+    for index in range(blocks.size):
+        block = blocks[index]
+        if block != NULL_BLOCK_ID and records[block].group == NO_GROUP:
+            count += insert_block(records, slots, block, keys[index, 0], keys[index, 1], group)
+    pool.counts[NUM_CACHED] += count
+    return count
