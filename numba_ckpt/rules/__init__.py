@@ -17,6 +17,16 @@ from numba_ckpt.rules.checkpoint import (
     running_state_col,
 )
 from numba_ckpt.rules.chunk import next_chunk_boundary
+from numba_ckpt.rules.chunk_split import (
+    block_stop,
+    boundary_stop,
+    chunk_end,
+    is_stop_spared,
+    junction_stop,
+    prefill_end,
+    stop_inside,
+    whole_blocks_end,
+)
 from numba_ckpt.rules.export import conv_tap, global_index, is_inside, is_written
 from numba_ckpt.rules.rounding import (
     CAST_BFLOAT16,
@@ -36,10 +46,13 @@ __all__ = [
     "NO_OFFSET",
     "NULL_BLOCK_ID",
     "bfloat16_bits",
+    "block_stop",
+    "boundary_stop",
     "cast_bits",
     "ceil_div",
     "checkpoint_col",
     "checkpoint_position",
+    "chunk_end",
     "conv_tap",
     "float16_bits",
     "floor_div",
@@ -48,8 +61,13 @@ __all__ = [
     "is_checkpoint_valid",
     "is_inside",
     "is_multiple",
+    "is_stop_spared",
     "is_written",
+    "junction_stop",
     "next_chunk_boundary",
     "prefill_checkpoint",
+    "prefill_end",
     "running_state_col",
+    "stop_inside",
+    "whole_blocks_end",
 ]

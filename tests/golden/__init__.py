@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numba_ckpt.planning import CheckpointGeometry
+from numba_ckpt.prefix_cache import PrefillProgress, SplitPolicy
 from tests.golden.pack import read_arrays, read_records
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ExportCase",
     "PlanCase",
     "PositionCase",
+    "SplitCase",
     "StoreCase",
     "ValidityCase",
     "builder_cases",
@@ -25,6 +27,7 @@ __all__ = [
     "export_cases",
     "plan_cases",
     "position_cases",
+    "split_cases",
     "store_cases",
     "validity_cases",
 ]
@@ -73,6 +76,15 @@ class ChunkCase(NamedTuple):
     chunk_rows: list[int]
     last_chunk_indices: list[int]
     checkpoint_chunk_indices: list[int]
+
+
+class SplitCase(NamedTuple):
+    """One row of set e: the length of a chunk, given `num_new_tokens` that the scheduler would compute."""
+
+    progress: PrefillProgress
+    num_new_tokens: int
+    policy: SplitPolicy
+    result: int
 
 
 class ExportCase(NamedTuple):
@@ -188,6 +200,32 @@ def chunk_cases() -> tuple[ChunkCase, ...]:
     names = {"cu_chunk_seqlens": "cu_chunk_seqlen", "chunk_rows": "seq_idx"}
     columns = [names.get(field, field) for field in ChunkCase._fields]
     return tuple(ChunkCase(*(record[column] for column in columns)) for record in read_records("d_chunk_metadata"))
+
+
+def _split_policy(row: dict[str, Any]) -> SplitPolicy:
+    """Say upstream's sizes and switches in ours: hits are as fine as hashes only where partial ones are on."""
+    geometry = CheckpointGeometry(
+        row["hash_block_size"],
+        row["cache_block_size"],
+        row["hash_block_size" if row["mamba_partial_cache_hit"] else "scheduler_block_size"],
+        row["mamba_prefill_checkpoint_alignment"] if row["mamba_has_prefill_checkpoint_blocks"] else None,
+        row["use_eagle_block_drop"],
+        row["num_hash_lookahead_tokens"],
+    )
+    limits = row["max_num_scheduled_tokens"], row["long_prefill_token_threshold"] or None
+    return SplitPolicy(geometry, *limits, exact_junction=row["mamba_shared_prefix_checkpoint"])
+
+
+def _progress(row: dict[str, Any]) -> PrefillProgress:
+    start = sum(row[f"num_{kind}computed_tokens"] for kind in ("", "new_local_", "external_"))
+    return PrefillProgress(start, row["num_prompt_tokens"], row["num_tokens"], row["shared_prefix_boundary"])
+
+
+@cache
+def split_cases() -> tuple[SplitCase, ...]:
+    columns = read_records("e_block_aligned_split")
+    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    return tuple(SplitCase(_progress(row), row["num_new_tokens"], _split_policy(row), row["result"]) for row in rows)
 
 
 def _array_cases(name: str, record_type: Any, names: dict[str, str]) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ RECORDS = (
     "b_validity",
     "c_compute",
     "d_chunk_metadata",
+    "e_block_aligned_split",
     "f1_export",
     "f2_mamba2_store",
     "h_builder",

@@ -20,6 +20,7 @@ beside = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings besid
         (golden.validity_cases, 5000),
         (golden.plan_cases, 500),
         (golden.chunk_cases, 300),
+        (golden.split_cases, 1000),
         (golden.export_cases, 90),
         (golden.store_cases, 48),
         (golden.builder_cases, 120),
