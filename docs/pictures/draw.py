@@ -8,7 +8,8 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-from numba_ckpt.planning import compute_chunk_layout
+from numba_ckpt.planning import CheckpointGeometry, compute_chunk_layout, compute_prefill_checkpoints
+from numba_ckpt.prefix_cache import PrefillProgress, SplitPolicy, split_prefill
 from numba_ckpt.rules import checkpoint_col, checkpoint_position, conv_tap, running_state_col
 
 FOLDER = Path(__file__).parent
@@ -149,6 +150,36 @@ def draw_chunks() -> Canvas:
     return canvas
 
 
+def _chunk_ends(policy: SplitPolicy, num_tokens: int, junction: int) -> list[int]:
+    ends = [0]
+    while ends[-1] < num_tokens:
+        progress = PrefillProgress(ends[-1], num_tokens, num_tokens, junction)
+        ends.append(ends[-1] + split_prefill(progress, num_tokens - ends[-1], policy))
+    return ends
+
+
+def draw_split() -> Canvas:
+    """Where the chunks of one prefill end, for three askers."""
+    num_tokens, block, junction = 700, 256, 300
+    canvas = Canvas("Where the chunks of a prefill end", 264, num_tokens + 20)
+    canvas.text(0, 24, f"{num_tokens} tokens, state blocks of {block}, hash blocks of 16", anchor="start")
+    for y, note, alignment, at in (
+        (58, "stops at the last block and at the tail", None, 0),
+        (118, f"and in front of a junction at {junction}", None, junction),
+        (178, "with a checkpoint inside the chunk", 16, 0),
+    ):
+        geometry = CheckpointGeometry(16, block, 16, checkpoint_alignment=alignment)
+        canvas.text(0, y - 8, note, anchor="start")
+        for start, end in pairwise(_chunk_ends(SplitPolicy(geometry, 1024), num_tokens, at)):
+            canvas.box((start, end), y, f"{start}–{end}" if end - start > 50 else "", BLUE)
+            offset = int(compute_prefill_checkpoints([end], [end - start], geometry).offsets[0])
+            if offset:
+                canvas.box((start + offset, end), y, "", GREEN)
+    for token, label in ((0, "0"), (block, f"{block}"), (2 * block, f"{2 * block}"), (688, "688")):
+        canvas.mark(token, 52, 228, label)
+    return canvas
+
+
 FLOORS = (
     ("cli.py, replay/", "traces in, numbers and pictures out", AMBER),
     ("models/", "small recurrent layers that prove the states right", PALE),
@@ -175,6 +206,7 @@ PICTURES: dict[str, Callable[[], Canvas]] = {
     "columns": draw_columns,
     "eagle": draw_eagle,
     "floors": draw_floors,
+    "split": draw_split,
     "window": draw_window,
 }
 

@@ -217,10 +217,11 @@ def split_prefill(progress: PrefillProgress, num_new_tokens: int, policy: SplitP
     5000
     """
     if type(progress) is PrefillProgress and type(policy) is SplitPolicy:
-        lengths = (*progress, num_new_tokens)
-        if set(map(type, lengths)) == {int}:
+        computed, prompt, total, junction = progress
+        # The compiled function would take a float and be compiled for it.
+        if int is type(computed) is type(prompt) is type(total) is type(junction) is type(num_new_tokens):
             try:
-                num_tokens: int = split_tokens(policy.params, *lengths)
+                num_tokens: int = split_tokens(policy.params, computed, prompt, total, junction, num_new_tokens)
             except OverflowError:
                 num_tokens = _REFUSED
             if num_tokens >= 0:

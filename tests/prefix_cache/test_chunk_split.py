@@ -1,7 +1,6 @@
 """The chunk split: as recorded, as an obvious search for the first stop says, and with promises in plain language."""
 
 import dataclasses
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -327,14 +326,3 @@ def test_a_policy_is_a_plain_value():
     assert (twin, hash(twin)) == (POLICY, hash(POLICY))
     with pytest.raises(dataclasses.FrozenInstanceError):
         twin.exact_junction = True
-
-
-def test_a_call_is_cheap():
-    progress = PrefillProgress(0, 5000, 5000)
-    best = float("inf")
-    for _ in range(20):
-        began = time.perf_counter()
-        for _ in range(100):
-            split_prefill(progress, 1024, POLICY)
-        best = min(best, time.perf_counter() - began)
-    assert best / 100 < 20e-6  # some 2 µs; the rest is for a busy machine
