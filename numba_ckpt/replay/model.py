@@ -119,7 +119,11 @@ def _embed(block_ids: np.ndarray, start: int, seed: int, out: np.ndarray) -> Non
 
 @host_loop
 def _project(mixed: np.ndarray, key: np.ndarray, value: np.ndarray, decay: np.ndarray, beta: np.ndarray) -> None:
-    """Derive keys of length 1, values, decays in [0.9, 1) and write strengths in (0, 1) from the convolved tokens."""
+    """Derive keys of length 1, values, decays just below 1 and small write strengths from the convolved tokens.
+
+    A write with strength beta into one of C channels erases beta / C of the state. These are so small that a wrong bit
+    is still seen tens of thousands of tokens later: a layer that forgets would hide what went wrong in earlier chunks.
+    """
     channels = mixed.shape[2]
     for token in range(mixed.shape[0]):
         x = mixed[token, 0]
@@ -131,5 +135,5 @@ def _project(mixed: np.ndarray, key: np.ndarray, value: np.ndarray, decay: np.nd
             key[token, 0, channel] = x[channel] * scale
             value[token, 0, channel] = x[channels - 1 - channel]
             # Quotients instead of exponentials: they round correctly, hence the same in every loop.
-            decay[token, 0, channel] = np.float32(1) - np.float32(0.1) / (np.float32(1) + abs(x[channel]))
-        beta[token, 0] = np.float32(0.5) + np.float32(0.5) * x[0] / (np.float32(1) + abs(x[0]))
+            decay[token, 0, channel] = np.float32(1) - np.float32(2**-14) / (np.float32(1) + abs(x[channel]))
+        beta[token, 0] = np.float32(2**-9) * (np.float32(1) + x[0] / (np.float32(1) + abs(x[0])))

@@ -6,6 +6,7 @@ import pytest
 from numba_ckpt.errors import VerificationError
 from numba_ckpt.planning import CheckpointGeometry
 from numba_ckpt.replay.engine import ReplayEngine
+from numba_ckpt.replay.model import CHANNELS, STATE_SHAPE, LayerModel
 from numba_ckpt.replay.options import ReplayOptions
 from numba_ckpt.replay.verify import Verifier
 from tests.replay.prompts import prompt
@@ -14,9 +15,11 @@ REQUESTS = [prompt([1, 2], 1000), prompt([1, 2, 3], 1300)]
 HIT = 992
 
 
-def _engine(verify_sample: int = 8) -> ReplayEngine:
+def _engine(**options: int) -> ReplayEngine:
     geometry = CheckpointGeometry(16, 64, 16, checkpoint_alignment=16)
-    return ReplayEngine(REQUESTS, ReplayOptions(geometry, num_blocks=64, max_rows=1, verify_sample=verify_sample))
+    return ReplayEngine(
+        REQUESTS, ReplayOptions(geometry, **({"num_blocks": 64, "max_rows": 1, "verify_sample": 8} | options))
+    )
 
 
 def _after_export(engine: ReplayEngine, monkeypatch, damage) -> None:
@@ -75,6 +78,31 @@ def test_a_wrong_state_written_by_a_resumed_request_is_caught(monkeypatch):
 
     _after_export(engine, monkeypatch, damage)
     with pytest.raises(VerificationError, match="request 1: expected the recurrent state it wrote at token 1"):
+        engine.run()
+
+
+@pytest.mark.parametrize("num_tokens", [4096, 32768])
+def test_the_layer_does_not_forget(num_tokens):
+    """Else a wrong start of an early chunk would have gone from the states that are compared."""
+    model, tokens = LayerModel(0), np.empty((num_tokens, CHANNELS), np.float32)
+    model.embed(np.arange(num_tokens // 512), 0, tokens)
+    starts, zeros = np.array([0, num_tokens]), np.zeros((1, *STATE_SHAPE), np.float32)
+    sound, damaged = (model.prefill(tokens, starts, None, zeros + start).final_states for start in (0, 1e-3))
+    assert (sound != damaged).mean() > 0.9
+
+
+def test_an_earlier_chunk_that_started_from_a_wrong_state_is_caught(monkeypatch):
+    engine = _engine(budget_tokens=512)
+    prefill, starts = engine._model.prefill, []
+
+    def prefill_from_zeros(tokens, query_start_loc, windows=None, states=None, *arguments, **checkpoints):
+        starts.append(states)
+        if len(starts) == 2:  # the second chunk of the request that is resumed later
+            states[:] = 0
+        return prefill(tokens, query_start_loc, windows, states, *arguments, **checkpoints)
+
+    monkeypatch.setattr(engine._model, "prefill", prefill_from_zeros)
+    with pytest.raises(VerificationError, match="request 1: expected the recurrent state it resumed from"):
         engine.run()
 
 
