@@ -1,13 +1,22 @@
 """Checks shared by the reference layers: a varlen batch is tokens [T, ...] and query_start_loc [N+1]."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import check_array, check_int64_range, check_integers, check_writable, describe, refuse
+from numba_ckpt._check import (
+    check_array,
+    check_int64_range,
+    check_integers,
+    check_no_overlap,
+    check_writable,
+    describe,
+    refuse,
+)
 from numba_ckpt.errors import ArgumentTypeError
 
-__all__ = ["check_checkpoints", "check_floats", "check_out", "check_starts"]
+__all__ = ["check_checkpoints", "check_floats", "check_results", "check_starts"]
 
 
 def check_starts(values: Any, num_tokens: int, name: str = "query_start_loc") -> np.ndarray:
@@ -32,14 +41,32 @@ def check_floats(name: str, array: Any, shape: tuple[int | None, ...]) -> np.nda
     return np.ascontiguousarray(array)
 
 
-def check_out(name: str, array: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a preallocated result array, or a new one for None; a result is written in place, so never copied."""
-    if array is None:
-        return np.empty(shape, np.float32)
+def check_results(
+    out: Sequence[Any] | None,
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    inputs: Mapping[str, np.ndarray],
+) -> list[np.ndarray]:
+    """Return the arrays of `out`, or new ones for None.
+
+    They are written while the inputs are still read, so that they may share memory neither with them nor among
+    themselves.
+    """
+    results: list[np.ndarray] = []
+    apart = list(inputs.items())
+    for place, (field, shape) in enumerate(zip(names, shapes, strict=True)):
+        name = f"out.{field}"
+        results.append(np.empty(shape, np.float32) if out is None else _check_result(name, out[place], shape, apart))
+        apart.append((name, results[-1]))
+    return results
+
+
+def _check_result(name: str, array: Any, shape: tuple[int, ...], apart: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
     check_floats(name, array, shape)
     check_writable(name, array)
     if not array.flags.c_contiguous:
         refuse(name, "a C-contiguous array", f"strides {array.strides}", "allocate it with numpy.empty")
+    check_no_overlap((name, array), apart)
     return array  # type: ignore[no-any-return]
 
 

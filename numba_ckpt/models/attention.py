@@ -38,6 +38,8 @@ class KvStore:
 
     def append(self, keys: np.ndarray, values: np.ndarray) -> None:
         """Store the next tokens, float32 [tokens, heads, head_dim] each."""
+        keys = check_floats("keys", keys, (None, *self.keys.shape[1:]))
+        values = check_floats("values", values, keys.shape)
         end = self.num_tokens + keys.shape[0]
         self.check_room(end)
         self.keys[self.num_tokens : end], self.values[self.num_tokens : end] = keys, values

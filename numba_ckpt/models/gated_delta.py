@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numba_ckpt._jit import host_loop
-from numba_ckpt.models._varlen import check_checkpoints, check_floats, check_out, check_starts
+from numba_ckpt.models._varlen import check_checkpoints, check_floats, check_results, check_starts
 
 __all__ = ["ORIENTATION", "GatedDeltaResult", "GatedDeltaTokens", "gated_delta"]
 
@@ -184,11 +184,8 @@ def gated_delta(
     shape = (starts.size - 1, *state_shape)
     if initial_states is not None:
         initial_states = check_floats("initial_states", initial_states, shape)
-    result = GatedDeltaResult(
-        check_out("out.outputs", out and out.outputs, tokens.value.shape),
-        check_out("out.final_states", out and out.final_states, shape),
-        check_out("out.checkpoint_states", out and out.checkpoint_states, (offsets.size, *state_shape)),
-    )
+    shapes = tokens.value.shape, shape, (offsets.size, *state_shape)
+    result = GatedDeltaResult(*check_results(out, GatedDeltaResult._fields, shapes, tokens._asdict()))
     result.final_states[:] = 0 if initial_states is None else initial_states
     result.checkpoint_states[:] = np.nan
     scale = np.float32(max(key_dim, 1) ** -0.5)

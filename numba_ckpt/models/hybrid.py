@@ -8,6 +8,7 @@ import numpy as np
 
 from numba_ckpt._check import check_array, check_int, refuse
 from numba_ckpt.checkpoint import PrefillCheckpointMetadata
+from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.models.attention import KvStore, causal_attention
 from numba_ckpt.models.blocks import BlockShape, GatedDeltaBlock, Mamba2Block, RecurrentBlock
 from numba_ckpt.models.dense import draw_weight, linear, rms_norm
@@ -45,6 +46,9 @@ class HybridConfig:
     def __post_init__(self) -> None:
         for name in ("state_block_size", "chunk_size", "vocab_size"):
             check_int(name, getattr(self, name), 1)
+        if not isinstance(self.recurrent, BlockShape):
+            got = type(self.recurrent).__name__
+            refuse("recurrent", "a BlockShape", got, "make one from the sizes", ArgumentTypeError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,6 +46,12 @@ class StateSpec:
     conv_layout: str = "len_first"
 
     def __post_init__(self) -> None:
+        for name, size, low in (
+            ("channels", self.channels, 1),
+            ("state_len", self.state_len, 0),
+            *(("state_shape", axis, 1) for axis in self.state_shape),
+        ):
+            check_int(name, size, low)
         check_choice("state_dtype", self.state_dtype, _STORAGE)
         check_choice("conv_layout", self.conv_layout, ("dim_first", "len_first"))
 

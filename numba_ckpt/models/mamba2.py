@@ -16,7 +16,7 @@ import numpy as np
 from numba_ckpt._check import check_shape, refuse
 from numba_ckpt._jit import host_loop
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.models._varlen import check_floats, check_out, check_starts
+from numba_ckpt.models._varlen import check_floats, check_results, check_starts
 from numba_ckpt.planning import ChunkLayout
 
 __all__ = ["ORIENTATION", "Mamba2Result", "Mamba2Tokens", "mamba2_recurrence", "mamba2_scan"]
@@ -207,11 +207,9 @@ def mamba2_scan(
     tokens = _check_tokens(tokens)
     cu_chunk_seqlens, chunk_rows = _check_layout(layout, tokens.x.shape[0])
     initial_states = _initial_states(initial_states, layout.last_chunk_indices.size, tokens)
-    chunk_shape = (chunk_rows.size, *initial_states.shape[1:])
-    result = Mamba2Result(
-        check_out("out.outputs", out and out.outputs, tokens.x.shape),
-        check_out("out.chunk_states", out and out.chunk_states, chunk_shape),
-    )
+    shapes = tokens.x.shape, (chunk_rows.size, *initial_states.shape[1:])
+    inputs = {**tokens._asdict(), "initial_states": initial_states}
+    result = Mamba2Result(*check_results(out, Mamba2Result._fields, shapes, inputs))
     _mamba2_scan_host(tokens, cu_chunk_seqlens, chunk_rows, initial_states, result)
     return result
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba_ckpt._check import check_choice, refuse
 from numba_ckpt._jit import host_loop
 from numba_ckpt.models._elementwise import silu
-from numba_ckpt.models._varlen import check_floats, check_out, check_starts
+from numba_ckpt.models._varlen import check_floats, check_results, check_starts
 
 __all__ = ["ShortConvResult", "short_conv"]
 
@@ -126,8 +126,8 @@ def short_conv(
     activate = check_choice("activation", activation, ("none", "silu")) == "silu"
     if initial_windows is not None:
         initial_windows = check_floats("initial_windows", initial_windows, window_shape)
-    outputs = check_out("out.outputs", out and out.outputs, tokens.shape)
-    windows = check_out("out.final_windows", out and out.final_windows, window_shape)
+    shapes, inputs = (tokens.shape, window_shape), {"tokens": tokens, "weight": weight}
+    outputs, windows = check_results(out, ShortConvResult._fields, shapes, inputs)
     windows[:] = 0 if initial_windows is None else initial_windows
     _short_conv_host(tokens, weight, activate, starts, windows, outputs)
     return ShortConvResult(outputs, windows)

@@ -5,8 +5,23 @@ import pytest
 
 from numba_ckpt.checkpoint import PrefillCheckpointBuilder
 from numba_ckpt.errors import ArgumentError
-from numba_ckpt.models import BlockShape, HybridCaches, HybridConfig, HybridModel, LayerStates, StateSpec
-from numba_ckpt.planning import BatchLayout, CheckpointGeometry
+from numba_ckpt.models import (
+    BlockShape,
+    GatedDeltaResult,
+    GatedDeltaTokens,
+    HybridCaches,
+    HybridConfig,
+    HybridModel,
+    LayerStates,
+    Mamba2Result,
+    Mamba2Tokens,
+    ShortConvResult,
+    StateSpec,
+    gated_delta,
+    mamba2_scan,
+    short_conv,
+)
+from numba_ckpt.planning import BatchLayout, CheckpointGeometry, compute_chunk_layout
 
 MODEL = HybridModel(HybridConfig())
 TABLE = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
@@ -87,6 +102,9 @@ def test_a_store_too_small_is_refused_before_the_first_layer():
     [
         (lambda: HybridConfig(state_block_size=0), "state_block_size: expected an integer in"),
         (lambda: HybridConfig(chunk_size=0.5), "chunk_size: expected an integer, got 0.5"),
+        (lambda: HybridConfig(recurrent=(12, 2, 4, 6)), "recurrent: expected a BlockShape, got tuple"),
+        (lambda: StateSpec(2, 3, (4, -1), "KV"), "state_shape: expected an integer in"),
+        (lambda: StateSpec(0, 3, (4,), "K"), "channels: expected an integer in"),
         (lambda: BlockShape(12, 0, 4, 6), "heads: expected an integer in"),
         (lambda: BlockShape(12, 2, 4, 6, conv_width=1), "conv_width: expected an integer in"),
         (lambda: HybridModel(HybridConfig(recurrent=BlockShape(12, 2, 4, 6, state_dtype="int8"))), "state_dtype"),
@@ -97,6 +115,49 @@ def test_a_store_too_small_is_refused_before_the_first_layer():
 def test_sizes_are_refused_when_they_are_set(make, message):
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "message"),
+    [
+        ((2, 2, 6), (1, 2, 6), r"values: expected shape \(2, 2, 6\)"),
+        ((2, 2, 5), (2, 2, 5), r"keys: expected shape \(any, 2, 6\)"),
+        ((2, 12), (2, 12), "keys: expected 3 dimension"),
+    ],
+)
+def test_a_store_takes_only_tokens_of_its_shape(keys, values, message):
+    store = MODEL.new_kv_store(4)
+    with pytest.raises(ArgumentError, match=message):
+        store.append(np.zeros(keys, np.float32), np.zeros(values, np.float32))
+    assert store.num_tokens == 0
+
+
+def floats(*shape):
+    return np.zeros(shape, np.float32)
+
+
+def conv_over(taken):
+    return short_conv(taken, floats(2, 4), [0, 3], out=ShortConvResult(taken, floats(1, 1, 4)))
+
+
+def delta_over(taken):
+    tokens = GatedDeltaTokens(floats(3, 1, 4), floats(3, 1, 4), taken.reshape(3, 1, 4), floats(3, 1), floats(3, 1))
+    results = GatedDeltaResult(tokens.value, floats(1, 1, 4, 4), floats(0, 1, 4, 4))
+    return gated_delta(tokens, [0, 3], out=results)
+
+
+def scan_over(taken):
+    x = taken.reshape(3, 1, 4)
+    tokens = Mamba2Tokens(x, floats(3, 1), floats(3, 1, 2), floats(3, 1, 2), floats(1), floats(1))
+    return mamba2_scan(tokens, compute_chunk_layout([0], [0, 3], 4), out=Mamba2Result(x, floats(1, 1, 4, 2)))
+
+
+@pytest.mark.parametrize("run", [conv_over, delta_over, scan_over])
+def test_results_may_not_lie_over_inputs(run):
+    taken = np.ones((3, 4), np.float32)
+    with pytest.raises(ArgumentError, match=r"out\.outputs: expected memory apart from"):
+        run(taken)
+    assert (taken == 1).all()
 
 
 def test_reading_outside_the_pool_is_refused():
