@@ -1,5 +1,6 @@
 """Prefix-reuse traces: one request a line, its prompt given as the identities of its token blocks."""
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_ckpt._check import INT32_MAX
 from numba_ckpt.errors import TraceError
 from numba_ckpt.replay._extras import require
 from numba_ckpt.rules import ceil_div
@@ -16,6 +18,7 @@ __all__ = ["TOKENS_PER_ID", "TraceRequest", "read_mooncake"]
 
 TOKENS_PER_ID = 512
 """Tokens that one ``hash_ids`` entry of a Mooncake trace stands for; the last entry covers the remainder."""
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +64,7 @@ def read_mooncake(path: str | PathLike[str], limit: int | None = None) -> list[T
     ------
     TraceError
         The file cannot be opened or holds no request, or a line is torn, lacks a key, has a value of a wrong type, a
-        negative length or the wrong number of ids. Carries file and line number.
+        length out of range or the wrong number of ids. Carries file and line number.
     MissingDependencyError
         msgspec is not installed.
     """
@@ -80,6 +83,8 @@ def _requests(path: str, lines: Any) -> Iterator[TraceRequest]:
     msgspec = require("msgspec", "reading traces")
     decode = msgspec.json.Decoder(_line_type(msgspec)).decode
     for number, line in enumerate(lines, 1):
+        if number == 1:
+            line = _checked_start(path, line)
         if not line.strip():
             continue
         try:
@@ -88,6 +93,13 @@ def _requests(path: str, lines: Any) -> Iterator[TraceRequest]:
             problem = f"expected one JSON object of a request, got {_excerpt(line)} ({cause})"
             raise TraceError(path, number, problem) from cause
         yield _checked(path, number, *fields)
+
+
+def _checked_start(path: str, line: bytes) -> bytes:
+    """Return the first line without a byte order mark; refuse a compressed file, of which no line says anything."""
+    if line.startswith(_GZIP_MAGIC):
+        raise TraceError(path, 0, "expected lines of JSON, got a gzip file; unpack it first: gunzip --keep FILE")
+    return line.removeprefix(codecs.BOM_UTF8)
 
 
 def _line_type(msgspec: Any) -> Any:
@@ -107,13 +119,12 @@ def _excerpt(line: bytes) -> str:
 
 def _checked(path: str, number: int, timestamp: float, num_input: int, num_output: int, ids: list[int]) -> TraceRequest:
     """Make the record of one line, or say what is wrong with it."""
-    for key, value, low in (
-        ("timestamp", timestamp, 0),
-        ("input_length", num_input, 1),
-        ("output_length", num_output, 0),
-    ):
-        if not value >= low:
-            raise TraceError(path, number, f"{key}: expected at least {low}, got {value}; a torn or foreign line?")
+    if not timestamp >= 0:
+        raise TraceError(path, number, f"timestamp: expected at least 0, got {timestamp}; a torn or foreign line?")
+    for key, value, low in (("input_length", num_input, 1), ("output_length", num_output, 0)):
+        if not low <= value <= INT32_MAX:
+            limit = f"at least {low}" if value < low else f"at most {INT32_MAX}"
+            raise TraceError(path, number, f"{key}: expected {limit}, got {value}; a torn or foreign line?")
     num_ids = ceil_div(num_input, TOKENS_PER_ID)
     if len(ids) != num_ids:
         expected = f"{num_ids} entries for input_length {num_input} ({TOKENS_PER_ID} tokens each)"

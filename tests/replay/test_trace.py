@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import numpy as np
@@ -65,6 +66,9 @@ def test_what_lies_behind_the_limit_is_not_looked_at(tmp_path):
         (_line(hash_ids=46), "Expected `array`, got `int` - at `$.hash_ids`"),
         (_line(input_length=-1), "input_length: expected at least 1, got -1"),
         (_line(input_length=0, hash_ids=[]), "input_length: expected at least 1, got 0"),
+        (_line(input_length=2**31), "input_length: expected at most 2147483647, got 2147483648"),
+        (_line(input_length=10**23), f"input_length: expected at most 2147483647, got {10**23}"),
+        (_line(output_length=2**64), "output_length: expected at most 2147483647"),
         (_line(output_length=-52), "output_length: expected at least 0, got -52"),
         (_line(timestamp=-1), "timestamp: expected at least 0, got -1.0"),
         (_line(hash_ids=[46, 47]), "hash_ids: expected 3 entries for input_length 1100 (512 tokens each), got 2"),
@@ -81,6 +85,19 @@ def test_a_bad_line_is_named(tmp_path, line, problem):
     assert caught.value.line == 3
     assert str(caught.value).startswith(f"{tmp_path / 'trace.jsonl'}:3: ")
     assert problem in str(caught.value)
+
+
+def test_marks_and_line_ends_of_other_systems_do_not_matter(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + f"{GOOD}\r\n{GOOD}\r\n".encode())
+    assert len(read_mooncake(path)) == 2
+
+
+def test_a_compressed_trace_is_named_as_one(tmp_path):
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress(GOOD.encode()))
+    with pytest.raises(TraceError, match="expected lines of JSON, got a gzip file; unpack it first"):
+        read_mooncake(path)
 
 
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
