@@ -35,6 +35,6 @@ def require(module: str, purpose: str) -> ModuleType:
     except ImportError as cause:
         package = module.partition(".")[0]
         extra = _EXTRA_OF.get(package, "cli")
-        raise MissingDependencyError(
-            f'{package}: expected to be installed for {purpose}, got "{cause}"; run: pip install "numba-ckpt[{extra}]"'
-        ) from cause
+        other = "; with a driver for CUDA 12, take [cuda12]" if package == "cupy" else ""
+        problem = f'{package}: expected to be installed for {purpose}, got "{cause}"'
+        raise MissingDependencyError(f'{problem}; run: pip install "numba-ckpt[{extra}]"{other}') from cause

@@ -49,14 +49,19 @@ def diagnose() -> Diagnosis:
 
 def _advice(facts: dict[str, str], driver: CudaDriver | None) -> dict[str, str]:
     advice = {}
+    extra = "cuda12" if driver and driver.version < (13, 0) else "cuda13"
     missing = [name for name in ("numba-cuda", "CuPy") if facts[name] == "not installed"]
     if missing:
-        extra = "cuda12" if driver and driver.version < (13, 0) else "cuda13"
         advice[f"{' and '.join(missing)} for --device cuda"] = f'pip install "numba-ckpt[{extra}]"'
+    elif extra == "cuda12" and facts["CuPy"].startswith(_CUPY[0]):
+        command = f'pip uninstall {_CUPY[0]} && pip install "numba-ckpt[cuda12]"'
+        advice["a CuPy for CUDA 12, the newest that the driver runs"] = command
     if driver is None:
         advice["a CUDA driver"] = "see https://www.nvidia.com/drivers (on Ubuntu: sudo ubuntu-drivers install)"
     elif not driver.devices:
         advice["a GPU that the driver sees"] = "check it with: nvidia-smi (and CUDA_VISIBLE_DEVICES)"
+    if SIMULATED:
+        advice["a compiler for the device: numba simulates it"] = "unset NUMBA_ENABLE_CUDASIM"
     if any(facts[name] == "not installed" for name in _CLI):
         advice["packages of the command line"] = 'pip install "numba-ckpt[cli]"'
     return advice

@@ -37,7 +37,7 @@ def test_a_complete_installation_wants_nothing(monkeypatch, capsys):
     [
         (DRIVER, "cupy-cuda13x", 'pip install "numba-ckpt[cuda13]"'),
         (DRIVER, "numba-cuda", 'pip install "numba-ckpt[cuda13]"'),
-        (CudaDriver((12, 8), DRIVER.devices), "numba-cuda", 'pip install "numba-ckpt[cuda12]"'),
+        (CudaDriver((12, 8), DRIVER.devices), "cupy-cuda13x", 'pip install "numba-ckpt[cuda12]"'),
         (DRIVER, "rich", 'pip install "numba-ckpt[cli]"'),
         (None, "nothing", "nvidia.com/drivers"),
         (CudaDriver((13, 0), ()), "nothing", "nvidia-smi"),
@@ -49,6 +49,22 @@ def test_what_is_missing_comes_with_its_command(monkeypatch, capsys, driver, mis
     assert command in found
     doctor.print_diagnosis()
     assert command in capsys.readouterr().out
+
+
+def test_a_cupy_too_new_for_the_driver_is_named(monkeypatch):
+    [(gap, command)] = _diagnose(monkeypatch, CudaDriver((12, 8), DRIVER.devices), EVERYTHING).advice.items()
+    assert "CuPy for CUDA 12" in gap
+    assert command == 'pip uninstall cupy-cuda13x && pip install "numba-ckpt[cuda12]"'
+
+
+def test_an_older_cupy_on_a_new_driver_will_do(monkeypatch):
+    installed = {name: version for name, version in EVERYTHING.items() if name != "cupy-cuda13x"}
+    assert _diagnose(monkeypatch, DRIVER, installed | {"cupy-cuda12x": "13.6"}).advice == {}
+
+
+def test_a_simulated_device_is_no_device(monkeypatch):
+    monkeypatch.setattr(doctor, "SIMULATED", True)
+    assert list(_diagnose(monkeypatch, DRIVER, EVERYTHING).advice.values()) == ["unset NUMBA_ENABLE_CUDASIM"]
 
 
 def test_asking_for_a_driver_never_fails():
