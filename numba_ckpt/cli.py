@@ -1,5 +1,6 @@
 """The command line: ``numba-ckpt replay``, ``plan`` and ``doctor``. Argument parsing only."""
 
+import io
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         0; 1 when a verified state differs; 2 when arguments, a trace or an installation do not do.
     """
+    _print_whatever_the_encoding()
     parsed = _parser().parse_args(arguments)
     try:
         parsed.run(parsed)
@@ -42,6 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _print_whatever_the_encoding() -> None:
+    # A report is worth more with a question mark in it than as a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _fail(error: Exception, code: int) -> int:
     print(f"numba-ckpt: error: {error}", file=sys.stderr)
     return code
@@ -51,25 +60,35 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="numba-ckpt", description="Recurrent-state checkpoints for hybrid LLM serving.")
     parser.add_argument("--version", action="version", version=f"numba-ckpt {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_replay(
-        commands.add_parser(
-            "replay",
-            help="replay a prefix-reuse trace, and check what the cache served",
-            description=_REPLAY,
-            formatter_class=RawDescriptionHelpFormatter,
+    for name, add, summary, description in (
+        ("replay", _add_replay, "replay a prefix-reuse trace, and check what the cache served", _REPLAY),
+        ("plan", _add_plan, "print the checkpoints of a batch, or why there are none", _PLAN),
+        ("doctor", _add_doctor, "say what is installed, and what CUDA still needs", _DOCTOR),
+    ):
+        add(
+            commands.add_parser(
+                name, help=summary, description=description, formatter_class=RawDescriptionHelpFormatter
+            )
         )
-    )
-    _add_plan(commands.add_parser("plan", help="print the checkpoints of a batch, or why there are none"))
-    doctor = commands.add_parser("doctor", help="say what is installed, and what CUDA still needs")
-    doctor.set_defaults(run=lambda parsed: print_diagnosis())
     return parser
 
 
 _REPLAY = """\
+  numba-ckpt replay --verify
+  numba-ckpt replay conversation_trace.jsonl --limit 1000 --json result.json --plot timeline.png
+
 Serve the requests of a trace through a prefix index over one small recurrent layer: look up the
 longest stored prefix state, prefill the rest in chunks, and plan, gather and export a checkpoint
 wherever the rules allow one. TRACE is a file of JSON lines in Mooncake's format; without it, a
 trace is generated from the seed."""
+_PLAN = """\
+  numba-ckpt plan --seq-lens 5000,900 --query-lens 4992,388 --hash-block 8 --state-block 2048 --alignment 8
+
+Print for each row of a batch where its prefill leaves a checkpoint: tokens from the query's start
+(offset), from the sequence's start (boundary), and block-table column; or every rule against one."""
+_DOCTOR = """\
+Print the versions of what is installed, the CUDA driver and its devices, and the command that
+installs what is missing. Always exits with 0."""
 
 
 def _add_replay(parser: ArgumentParser) -> None:
@@ -93,9 +112,13 @@ def _add_replay(parser: ArgumentParser) -> None:
 def _add_plan(parser: ArgumentParser) -> None:
     parser.set_defaults(run=_run_plan)
     add = parser.add_argument
-    add("--seq-lens", type=_ints, required=True, metavar="N,N,…", help="tokens of each sequence after the step")
-    add("--query-lens", type=_ints, metavar="N,N,…", help="tokens computed in it (default: all of each sequence)")
+    add("--seq-lens", type=_ints, required=True, metavar="N,N,...", help="tokens of each sequence after the step")
+    add("--query-lens", type=_ints, metavar="N,N,...", help="tokens computed in it (default: all of each sequence)")
     _add_geometry(parser, state_block=None)
+
+
+def _add_doctor(parser: ArgumentParser) -> None:
+    parser.set_defaults(run=lambda parsed: print_diagnosis())
 
 
 def _add_geometry(parser: ArgumentParser, state_block: int | None) -> None:
@@ -105,9 +128,8 @@ def _add_geometry(parser: ArgumentParser, state_block: int | None) -> None:
         "--state-block",
         type=int,
         default=state_block,
-        required=state_block is None,
         metavar="N",
-        help="tokens of a column of state blocks" + ("" if state_block is None else " (default: %(default)s)"),
+        help=f"tokens of a column of state blocks (default: {state_block or 'the hash block'})",
     )
     add("--hit-alignment", type=int, metavar="N", help="unit of a hit's length (default: the hash block)")
     add(
@@ -134,9 +156,11 @@ def _run_plan(parsed: Namespace) -> None:
 
 
 def _geometry(parsed: Namespace) -> CheckpointGeometry:
-    hit_alignment = parsed.hash_block if parsed.hit_alignment is None else parsed.hit_alignment
+    state_block, hit_alignment = (
+        parsed.hash_block if size is None else size for size in (parsed.state_block, parsed.hit_alignment)
+    )
     return CheckpointGeometry(
-        parsed.hash_block, parsed.state_block, hit_alignment, parsed.alignment, parsed.eagle, parsed.lookahead
+        parsed.hash_block, state_block, hit_alignment, parsed.alignment, parsed.eagle, parsed.lookahead
     )
 
 

@@ -12,7 +12,7 @@ from numba_ckpt.replay.console import make_console
 from numba_ckpt.replay.engine import ReplayEngine
 from numba_ckpt.replay.generate import generate_trace
 from numba_ckpt.replay.options import ReplayOptions
-from numba_ckpt.replay.plot import choose_timeline, write_timeline
+from numba_ckpt.replay.plot import check_picture_name, choose_timeline, write_timeline
 from numba_ckpt.replay.report import print_report, report_record, write_json
 from numba_ckpt.replay.result import ReplayResult
 from numba_ckpt.replay.trace import TraceRequest, read_mooncake
@@ -68,11 +68,22 @@ def replay(job: ReplayJob) -> None:
 
 def _check_outputs(job: ReplayJob) -> None:
     """Find out before the work, not after it, that its result cannot be kept."""
-    for module, path in (("msgspec", job.json_path), ("matplotlib", job.plot_path), ("rich", ".")):
+    require("rich", "this command")
+    for module, path in (("msgspec", job.json_path), ("matplotlib", job.plot_path)):
         if path is not None:
             require(module, "this command")
-            if not Path(path).parent.is_dir():
-                refuse("output", "a file in an existing directory", path, "make the directory first")
+            _check_output(path)
+    if job.plot_path is not None:
+        check_picture_name(job.plot_path)
+    elif job.plot_request is not None:
+        refuse("plot_request", "a file to draw into", "none", "add --plot FILE.png")
+
+
+def _check_output(path: str) -> None:
+    if not Path(path).parent.is_dir():
+        refuse("output", "a file in an existing directory", path, "make the directory first")
+    if Path(path).is_dir():
+        refuse("output", "a file", f"the directory {path}", "name a file in it")
 
 
 def _load(job: ReplayJob) -> tuple[Sequence[TraceRequest], str]:

@@ -20,7 +20,9 @@ def make_console(stderr: bool = False) -> Any:
 def make_table(title: str, **columns: str) -> Any:
     """Return a rich table with these columns; each value is the column's justification."""
     box = require("rich.box", "printing tables")
-    table = require("rich.table", "printing tables").Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    # Narrow terminals need the room that padding would take; the box's own gaps keep the columns apart.
+    layout = {"box": box.SIMPLE_HEAD, "title_justify": "left", "collapse_padding": True, "pad_edge": False}
+    table = require("rich.table", "printing tables").Table(title=title, **layout)
     for heading, justify in columns.items():
         table.add_column(heading.replace("_", " "), justify=justify)
     return table

@@ -1,19 +1,33 @@
 """The timeline of one request as a picture: what a hit spared, its chunks, and the blocks that keep its states."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from numba_ckpt._check import refuse
 from numba_ckpt.replay._extras import require
 from numba_ckpt.replay.result import RequestTimeline
-from numba_ckpt.rules import ceil_div, running_state_col
+from numba_ckpt.rules import ceil_div, checkpoint_col, running_state_col
 
-__all__ = ["choose_timeline", "write_timeline"]
+__all__ = ["check_picture_name", "choose_timeline", "write_timeline"]
 
 _HIT, _CHECKPOINT, _RUNNING, _EMPTY = "#4c9f70", "#d95f02", "#3b6fb6", "#f1f1ee"
 _CHUNKS = ("#9db9dd", "#c3d4ea")
 _MOST_CHUNKS = 4
 _MOST_LABELLED_COLS = 40
+
+
+def check_picture_name(path: str) -> None:
+    """Refuse a file name whose suffix is no format that can be drawn.
+
+    Raises
+    ------
+    ArgumentError
+        There is no suffix, or an unknown one.
+    """
+    formats = require("matplotlib.backend_bases", "--plot").FigureCanvasBase.get_supported_filetypes()
+    if Path(path).suffix.removeprefix(".").lower() not in formats:
+        refuse("plot", "a file name that ends in .png, .svg or .pdf", path, "name it, say, timeline.png")
 
 
 def choose_timeline(timelines: Sequence[RequestTimeline], number: int | None = None) -> RequestTimeline:
@@ -101,10 +115,9 @@ def _stored_cols(timeline: RequestTimeline, state_block_size: int) -> Iterator[t
     if timeline.num_hit_tokens:
         yield running_state_col(timeline.num_hit_tokens, state_block_size), _HIT
     for chunk in timeline.chunks:
-        running_col = running_state_col(chunk.end, state_block_size)
-        yield running_col, _RUNNING
+        yield running_state_col(chunk.end, state_block_size), _RUNNING
         if chunk.checkpoint:
-            yield running_col - 1, _CHECKPOINT
+            yield checkpoint_col(chunk.end, state_block_size), _CHECKPOINT
 
 
 def _draw_checkpoints(axes: Any, timeline: RequestTimeline) -> None:
@@ -114,7 +127,8 @@ def _draw_checkpoints(axes: Any, timeline: RequestTimeline) -> None:
     last = timeline.chunks[-1].checkpoint
     if last:
         text = f"checkpoint at {last:,}"
-        axes.annotate(text, (last, 2.0), (0, 4), textcoords="offset points", ha="right", fontsize=9, color=_CHECKPOINT)
+        side = "right" if 2 * last > timeline.num_tokens else "left"
+        axes.annotate(text, (last, 2.0), (0, 4), textcoords="offset points", ha=side, fontsize=9, color=_CHECKPOINT)
 
 
 def _label(axes: Any, timeline: RequestTimeline, state_block_size: int) -> None:

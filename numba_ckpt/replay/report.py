@@ -5,13 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from numba_ckpt import __version__
 from numba_ckpt.replay._extras import require
 from numba_ckpt.replay.console import make_console, make_table
 from numba_ckpt.replay.options import ReplayOptions
-from numba_ckpt.replay.result import ReplayResult
+from numba_ckpt.replay.result import ReplayCounts, ReplayResult
 
 __all__ = ["print_report", "report_record", "write_json"]
 
+_FORMAT = 1
 _STAGE_LABELS = {
     "lookup": "lookup and split",
     "plan": "plan",
@@ -41,8 +43,13 @@ def _work(result: ReplayResult) -> Iterator[tuple[str, str, str]]:
     yield "prefill passes", _count(counts.prefills), f"in {_count(counts.steps)} batched steps"
     share = counts.passes_saved / max(counts.prefills + counts.passes_saved, 1)
     yield "passes saved", _count(counts.passes_saved), f"{share:.1%} less than cutting in two"
-    verified = "equal to a cold run to the bit" if counts.verified_requests else "ask for some with --verify"
-    yield "verified requests", _count(counts.verified_requests), verified
+    yield "verified requests", _count(counts.verified_requests), _verification(counts)
+
+
+def _verification(counts: ReplayCounts) -> str:
+    if counts.verified_requests:
+        return "equal to a cold run to the bit"
+    return "ask for some with --verify" if counts.resumed_requests else "none resumed, so none to compare"
 
 
 def _states(result: ReplayResult) -> Iterator[tuple[str, str, str]]:
@@ -79,10 +86,15 @@ def _seconds(nanoseconds: int) -> str:
 
 
 def report_record(result: ReplayResult, trace: str, options: ReplayOptions) -> dict[str, Any]:
-    """Return the result as plain dicts, lists and numbers, with a unit in every name that needs one."""
+    """Return the result as plain dicts, lists and numbers, with a unit in every name that needs one.
+
+    ``format`` rises whenever a name is taken away or changes its meaning; new names may come at any time.
+    """
     chosen = asdict(options)
     del chosen["geometry"]["params"]
     return {
+        "format": _FORMAT,
+        "numba_ckpt": __version__,
         "trace": trace,
         "options": chosen,
         "counts": asdict(result.counts) | {"hit_share": result.counts.hit_share},

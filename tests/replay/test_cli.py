@@ -41,10 +41,13 @@ def test_a_replay_reports_writes_and_draws(tmp_path):
     for label in ("requests", "hit tokens", "passes saved", "checkpoints written", "bytes moved", "time in gather"):
         assert label in done.stdout
     record = json.loads(result.read_text())
+    assert set(record) == {"format", "numba_ckpt", "trace", "options", "counts", "seconds"}
+    assert record["format"] == 1
     assert record["counts"]["requests"] == 60
     assert record["counts"]["verified_requests"] == 5
     assert record["options"]["geometry"]["hash_block_size"] == 512
-    assert set(record["seconds"]) >= {"plan", "gather", "export", "total"}
+    stages = {"lookup", "plan", "gather", "export", "running", "model", "verify"}
+    assert set(record["seconds"]) == stages | {"total", "preparation"}
     assert picture.read_bytes().startswith(PNG)
     assert picture.stat().st_size > 10_000
 
@@ -88,14 +91,21 @@ StateStore.read = lambda store, blocks: tuple(array + 1 for array in read(store,
         (("replay", "--hash-block", 0), "hash_block_size: expected an integer in [1, 2147483647], got 0"),
         (("replay", "--alignment", "some"), "argument --alignment: expected an integer or none, got 'some'"),
         (("replay", "--verify-sample", -1), "verify_sample: expected an integer in"),
-        (("replay", "--limit", 4, "--plot-request", 4), "plot_request: expected an integer in [0, 3], got 4"),
+        (
+            ("replay", "--limit", 4, "--plot", "x.png", "--plot-request", 4),
+            "plot_request: expected an integer in [0, 3], got 4",
+        ),
         (
             ("replay", "--json", "nowhere/result.json"),
             "expected a file in an existing directory, got nowhere/result.json",
         ),
         (("replay", "nowhere.jsonl"), "nowhere.jsonl:0: expected a readable trace file"),
         (("plan", "--seq-lens", "5,x", "--state-block", 8), "expected integers separated by commas, got '5,x'"),
-        (("plan", "--seq-lens", "5"), "the following arguments are required: --state-block"),
+        (("plan", "--query-lens", "5"), "the following arguments are required: --seq-lens"),
+        (("replay", "--plot", "timeline.doc"), "plot: expected a file name that ends in .png, .svg or .pdf"),
+        (("replay", "--plot", "timeline"), "plot: expected a file name that ends in .png, .svg or .pdf"),
+        (("replay", "--json", "."), "output: expected a file, got the directory ."),
+        (("replay", "--plot-request", 3), "plot_request: expected a file to draw into, got none"),
         (("plan", "--seq-lens", "5", "--query-lens", "6", "--state-block", 8), "expected at most the row's seq_lens"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -147,6 +157,19 @@ def test_plan_prints_places_and_reasons():
     assert "1 of 2 rows have a checkpoint" in done.stdout
     assert "column -1 is not beyond the initial state (column -1)" in done.stdout
     assert ESCAPE not in done.stdout
+
+
+def test_plan_needs_no_state_block():
+    done = _run("plan", "--seq-lens", "5000", "--query-lens", "4992", "--hash-block", 8, "--alignment", 8)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 rows have a checkpoint" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("plan", "--seq-lens", "7,5000"), ("plan", "--help"), ("replay", "--help")])
+def test_any_encoding_of_the_output_will_do(arguments):
+    done = _run(*arguments, before="import sys; sys.stdout.reconfigure(encoding='ascii', errors='strict')")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 def test_plan_takes_none_as_an_alignment():

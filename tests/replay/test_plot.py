@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numba_ckpt.errors import ArgumentError
-from numba_ckpt.replay.plot import choose_timeline, write_timeline
+from numba_ckpt.replay.plot import check_picture_name, choose_timeline, write_timeline
 from numba_ckpt.replay.result import RequestTimeline
 from numba_ckpt.replay.scheduler import Chunk
 
@@ -38,4 +38,5 @@ def test_any_timeline_becomes_a_picture(tmp_path, timeline, state_block_size):
     pixels = matplotlib.image.imread(path)
     assert pixels.shape[:2] == (570, 1800)
     assert len(np.unique(pixels[::4, ::4].reshape(-1, pixels.shape[2]), axis=0)) > 10
+    check_picture_name(str(path))
     assert matplotlib.get_backend().lower() == "agg"
