@@ -6,6 +6,7 @@
     ├── ArgumentError (ValueError)           a value, shape or range is wrong
     │   └── ArgumentTypeError (TypeError)    a type or dtype is wrong
     ├── BackendMixError (TypeError)          arrays of different devices in one call
+    ├── LedgerError (AssertionError)         a key was about to lead to a block with other content
     ├── MissingDependencyError (ImportError) an extra is not installed; says the command that installs it
     ├── TraceError (ValueError)              a trace line cannot be read; carries file and line number
     └── VerificationError (AssertionError)   a resumed state differs from a recomputed one
@@ -17,6 +18,7 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "BackendMixError",
+    "LedgerError",
     "MissingDependencyError",
     "NumbaCkptError",
     "TraceError",
@@ -38,6 +40,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class BackendMixError(NumbaCkptError, TypeError):
     """One call was given arrays that live on different devices."""
+
+
+class LedgerError(NumbaCkptError, AssertionError):
+    """A prefix key was about to be published for a block whose recorded content is another one."""
 
 
 class MissingDependencyError(NumbaCkptError, ImportError):

@@ -1,22 +1,38 @@
 """Floor 6: which prompts share a prefix, and which block holds the state at its end. Host only."""
 
 from numba_ckpt.prefix_cache.chunk_split import PrefillProgress, SplitPolicy, split_prefill, split_tokens
+from numba_ckpt.prefix_cache.groups import CacheConfig, CacheGroup
+from numba_ckpt.prefix_cache.ledger import WriteLedger
+from numba_ckpt.prefix_cache.manager import CacheStep, HybridPrefixCache
 from numba_ckpt.prefix_cache.prefix_hashes import ExtraKey, PrefixHasher, PrefixState
 from numba_ckpt.prefix_cache.prefix_index import IndexCounters, PrefixIndex
 from numba_ckpt.prefix_cache.prefix_keys import PrefixKey, PrefixKeys
+from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
+from numba_ckpt.prefix_cache.retention import DENSE, PROVEN, Retention
 from numba_ckpt.prefix_cache.state_pool import StatePool
 
 __all__ = [
+    "DENSE",
+    "PROVEN",
+    "CacheConfig",
+    "CacheGroup",
+    "CacheStep",
+    "CachedRequest",
+    "ChunkReservation",
     "ExtraKey",
+    "HybridPrefixCache",
     "IndexCounters",
     "PrefillProgress",
     "PrefixHasher",
+    "PrefixHit",
     "PrefixIndex",
     "PrefixKey",
     "PrefixKeys",
     "PrefixState",
+    "Retention",
     "SplitPolicy",
     "StatePool",
+    "WriteLedger",
     "split_prefill",
     "split_tokens",
 ]

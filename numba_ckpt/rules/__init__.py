@@ -5,6 +5,7 @@ simulator. None of them raises or touches an array; each states its domain.
 """
 
 from numba_ckpt.rules.arithmetic import ceil_div, floor_div, floor_to, is_multiple
+from numba_ckpt.rules.attention_span import local_chunk_start, sliding_window_start
 from numba_ckpt.rules.checkpoint import (
     NO_ALIGNMENT,
     NO_BLOCK_COL,
@@ -64,10 +65,12 @@ __all__ = [
     "is_stop_spared",
     "is_written",
     "junction_stop",
+    "local_chunk_start",
     "next_chunk_boundary",
     "prefill_checkpoint",
     "prefill_end",
     "running_state_col",
+    "sliding_window_start",
     "stop_inside",
     "whole_blocks_end",
 ]

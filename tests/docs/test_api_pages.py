@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-FLOORS = ["", "checkpoint", "models", "planning", "prefix_cache", "replay", "rules", "testing"]
+FLOORS = ["", "cache", "checkpoint", "models", "planning", "prefix_cache", "replay", "rules", "testing"]
 
 
 @pytest.mark.parametrize("floor", FLOORS)

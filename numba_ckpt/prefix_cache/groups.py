@@ -1,0 +1,154 @@
+"""The cache groups of a model, as the prefix cache sees them: what each keeps of a prefix, in which blocks."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from numba_ckpt._check import check_choice, check_int, refuse
+from numba_ckpt.errors import ArgumentTypeError
+from numba_ckpt.planning import CheckpointGeometry
+
+__all__ = ["CacheConfig", "CacheGroup"]
+
+FULL, SLIDING_WINDOW, CHUNKED_LOCAL, STATE = range(4)
+KINDS = ("full", "sliding_window", "chunked_local", "state")
+
+# Columns of `CacheConfig.group_rows`.
+KIND, BLOCK_SIZE, WINDOW, ALIGNMENT, NUM_FIELDS = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that share a block table.
+
+    Parameters
+    ----------
+    kind : {"full", "sliding_window", "chunked_local", "state"}
+        What serves a boundary: all blocks before it; the blocks of the window before it; the blocks of its chunk; or
+        one recurrent state that ends on it.
+    block_size : int
+        Tokens per block, at least 1.
+    window : int, optional
+        Tokens that a query token sees (``"sliding_window"``), or tokens per chunk (``"chunked_local"``).
+    checkpoint_alignment : int, optional
+        ``"state"`` alone: the backend can export states at multiples of this many tokens from a query's start; None
+        means that it cannot.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An unknown kind, a size out of range, or a window or alignment where it has no meaning.
+
+    Examples
+    --------
+    >>> CacheGroup("state", 2048, checkpoint_alignment=16).block_size
+    2048
+    """
+
+    kind: str
+    block_size: int
+    window: int | None = None
+    checkpoint_alignment: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS)
+        object.__setattr__(self, "block_size", check_int("block_size", self.block_size, 1))
+        self._check_optional("window", self.kind in ("sliding_window", "chunked_local"), needed=True)
+        self._check_optional("checkpoint_alignment", self.kind == "state", needed=False)
+
+    def _check_optional(self, name: str, has_meaning: bool, needed: bool) -> None:
+        value = getattr(self, name)
+        if not has_meaning and value is not None:
+            refuse(name, f"None for a group of kind {self.kind!r}", value, "leave it out")
+        if has_meaning and (needed or value is not None):
+            object.__setattr__(self, name, check_int(name, value, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Groups and units of a prefix cache; checked once, when made.
+
+    Parameters
+    ----------
+    groups : sequence of CacheGroup
+        At least one.
+    hash_block_size : int
+        Tokens per prefix hash; divides every block size.
+    cache_hit_alignment_tokens : int, optional
+        A hit is a multiple of this many tokens, itself a multiple of `hash_block_size`; by default that.
+    drop_eagle_block : bool
+        Whether a hit gives up its last unit to speculative decoding.
+    num_hash_lookahead_tokens : int
+        Tokens beyond a boundary that its hash needs.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        No groups, or block sizes that the hash block does not divide.
+
+    Notes
+    -----
+    State groups with several alignments share their least common multiple: a boundary is worth keeping only where all
+    of them can keep it.
+
+    Examples
+    --------
+    >>> groups = CacheGroup("full", 512), CacheGroup("state", 2048, checkpoint_alignment=16)
+    >>> CacheConfig(groups, hash_block_size=64).hit_step
+    512
+    """
+
+    groups: Sequence[CacheGroup]
+    hash_block_size: int
+    cache_hit_alignment_tokens: int | None = None
+    drop_eagle_block: bool = False
+    num_hash_lookahead_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.groups or not all(isinstance(group, CacheGroup) for group in self.groups):
+            refuse("groups", "one CacheGroup at least", self.groups, "describe the model's groups", ArgumentTypeError)
+        object.__setattr__(self, "groups", tuple(self.groups))
+        unit = check_int("hash_block_size", self.hash_block_size, 1)
+        if self.cache_hit_alignment_tokens is None:
+            object.__setattr__(self, "cache_hit_alignment_tokens", unit)
+        alignment = check_int("cache_hit_alignment_tokens", self.cache_hit_alignment_tokens, 1)
+        for name, size in (
+            ("cache_hit_alignment_tokens", alignment),
+            *(("block_size", g.block_size) for g in self.groups),
+        ):
+            if size % unit:
+                refuse(
+                    name, f"a multiple of hash_block_size {unit}", size, "hash in a unit that divides all block sizes"
+                )
+        for group in self.groups:
+            if group.kind == "state":
+                self.geometry_of(group)
+
+    @property
+    def hit_step(self) -> int:
+        """Tokens between two boundaries that all groups can serve: attention blocks are shared whole."""
+        sizes = (group.block_size for group in self.groups if group.kind != "state")
+        return math.lcm(self.cache_hit_alignment_tokens or 1, *sizes)
+
+    def geometry_of(self, group: CacheGroup) -> CheckpointGeometry:
+        """Return the checkpoint geometry of a state group, with the alignment that all state groups share."""
+        alignments = [g.checkpoint_alignment for g in self.groups if g.kind == "state"]
+        shared = None if None in alignments else math.lcm(*(alignment or 1 for alignment in alignments))
+        return CheckpointGeometry(
+            self.hash_block_size,
+            group.block_size,
+            self.cache_hit_alignment_tokens or self.hash_block_size,
+            shared,
+            self.drop_eagle_block,
+            self.num_hash_lookahead_tokens,
+        )
+
+    def group_rows(self) -> np.ndarray:
+        """Return the groups as compiled loops read them: int64 [groups, NUM_FIELDS]."""
+        rows = np.zeros((len(self.groups), NUM_FIELDS), np.int64)
+        for row, group in zip(rows, self.groups, strict=True):
+            row[KIND], row[BLOCK_SIZE], row[WINDOW] = KINDS.index(group.kind), group.block_size, group.window or 0
+            row[ALIGNMENT] = (self.geometry_of(group).checkpoint_alignment or 0) if group.kind == "state" else 0
+        return rows

@@ -1,0 +1,286 @@
+"""The hybrid prefix cache: look up, reserve, and publish only what has been written.
+
+A step is a transaction. Between `reserve` and `commit` nothing that the step writes can be found; `abort` leaves no
+trace of it::
+
+    hit = cache.look_up(request)          hold the blocks of the longest boundary that all groups serve
+    step = cache.begin_step()
+    cache.reserve(step, request, 4096)    blocks for the next chunk, checkpoint included; all groups or none
+    ...                                   the worker gathers, computes, exports
+    cache.commit(step)                    keys lead to the blocks, and blocks not needed any more are dropped
+"""
+
+import numpy as np
+
+from numba_ckpt._check import check_int, refuse
+from numba_ckpt.cache import BlockPool
+from numba_ckpt.errors import ArgumentTypeError
+from numba_ckpt.prefix_cache.chunk_loops import (
+    RESERVED_FIELDS,
+    collect_publications,
+    commit_chunk,
+    max_publications,
+    release_table,
+    reserve_chunk,
+    undo_chunk,
+)
+from numba_ckpt.prefix_cache.groups import CacheConfig
+from numba_ckpt.prefix_cache.ledger import WriteLedger
+from numba_ckpt.prefix_cache.longest_hit import fill_table, find_hit
+from numba_ckpt.prefix_cache.prefix_hashes import PrefixHasher
+from numba_ckpt.prefix_cache.request import JUNCTION, LAST_BOUNDARY, CachedRequest, ChunkReservation, PrefixHit
+from numba_ckpt.prefix_cache.retention import PROVEN, Retention
+from numba_ckpt.rules import ceil_div, checkpoint_position, floor_to
+
+__all__ = ["CacheStep", "HybridPrefixCache"]
+
+
+class CacheStep:
+    """One step of an engine, open until it is committed or aborted; made by `HybridPrefixCache.begin_step`.
+
+    Attributes
+    ----------
+    reservations : list of ChunkReservation
+        The step's chunks, in the order of their reservation.
+    """
+
+    def __init__(self) -> None:
+        self.reservations: list[ChunkReservation] = []
+        self.is_open = True
+
+
+class HybridPrefixCache:
+    """One block pool and one index for all cache groups of a model; scheduler side, host only.
+
+    Parameters
+    ----------
+    config : CacheConfig
+        Groups and units.
+    num_blocks : int
+        Blocks of the pool, the null block included; at least 2.
+    hasher : PrefixHasher, optional
+        Hashes in units of `config.hash_block_size`; by default with a random key.
+    retention : Retention
+        Which state boundaries are kept.
+    ledger : WriteLedger, optional
+        Checks every published state against what the worker says it wrote.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        The hasher's unit is another, or an argument is of the wrong kind.
+
+    Examples
+    --------
+    >>> from numba_ckpt.prefix_cache import CacheConfig, CacheGroup
+    >>> groups = CacheGroup("full", 16), CacheGroup("state", 16, checkpoint_alignment=16)
+    >>> cache = HybridPrefixCache(CacheConfig(groups, hash_block_size=16), num_blocks=64)
+    >>> prompt = np.arange(100)
+    >>> for name in ("first", "second"):
+    ...     request = cache.add(name, prompt)
+    ...     hit = cache.look_up(request)
+    ...     step = cache.begin_step()
+    ...     chunk = cache.reserve(step, request, 100 - hit.num_tokens)
+    ...     cache.commit(step)
+    ...     cache.finish(request)
+    ...     print(hit.num_tokens, chunk.start, chunk.end)
+    0 0 100
+    96 96 100
+    """
+
+    def __init__(
+        self,
+        config: CacheConfig,
+        num_blocks: int,
+        hasher: PrefixHasher | None = None,
+        retention: Retention = PROVEN,
+        ledger: WriteLedger | None = None,
+    ) -> None:
+        if not isinstance(config, CacheConfig):
+            refuse("config", "a CacheConfig", type(config).__name__, "describe the groups", ArgumentTypeError)
+        self.config = config
+        self.pool = BlockPool(num_blocks)
+        self.hasher = PrefixHasher(config.hash_block_size) if hasher is None else hasher
+        if self.hasher.unit != config.hash_block_size:
+            do = "hash in the cache's unit"
+            refuse("hasher", f"unit {config.hash_block_size}", f"unit {self.hasher.unit}", do)
+        self.retention = retention
+        self.ledger = ledger
+        self._groups = config.group_rows()
+        unit, alignment = config.hash_block_size, config.cache_hit_alignment_tokens or config.hash_block_size
+        self._sizes = np.array([unit, alignment, config.drop_eagle_block, config.num_hash_lookahead_tokens], np.int64)
+        self._step = config.hit_step
+        self._requests: dict[str, CachedRequest] = {}
+        self._written = np.ones(len(config.groups), np.bool_)
+        self._declined = np.zeros(len(config.groups), np.bool_)
+
+    def add(self, request_id: str, tokens: np.ndarray, salt: bytes = b"") -> CachedRequest:
+        """Take in a request: hash its prompt, all of it in one call.
+
+        Parameters
+        ----------
+        request_id : str
+            Not in use by another request.
+        tokens : ndarray
+            Integer [T], the prompt; at least one token.
+        salt : bytes
+            Keeps tenants apart.
+        """
+        if request_id in self._requests:
+            refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
+        keys = self.hasher.hash_prompt(tokens, salt)
+        num_tokens = int(tokens.shape[0])
+        if num_tokens == 0:
+            refuse("tokens", "at least one token", "none", "drop the request")
+        num_cols = max(ceil_div(num_tokens, group.block_size) for group in self.config.groups)
+        table = np.zeros((len(self.config.groups), num_cols), np.int32)
+        unit, alignment, drop, lookahead = self._sizes.tolist()
+        last_boundary = floor_to(checkpoint_position(num_tokens, alignment, bool(drop), lookahead), unit)
+        kept = np.array([self.retention.interval, last_boundary, 0], np.int64)
+        request = CachedRequest(request_id, num_tokens, keys, table, kept)
+        self._requests[request_id] = request
+        return request
+
+    def look_up(self, request: CachedRequest) -> PrefixHit:
+        """Find the longest boundary that all groups serve, and let the request hold its blocks.
+
+        Returns
+        -------
+        PrefixHit
+            Never the whole prompt: one token at least is left to compute.
+
+        Raises
+        ------
+        ArgumentError
+            The request holds blocks already.
+        """
+        self._check_known(request)
+        if request.num_computed_tokens:
+            got = f"{request.num_computed_tokens} computed tokens"
+            refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
+        arguments = self.pool.arrays, request.keys, self.config.hash_block_size
+        num_tokens, ceiling = find_hit(*arguments, self._step, self._groups, int(request.kept[LAST_BOUNDARY]))
+        if num_tokens:
+            fill_table(*arguments, self._groups, num_tokens, request.table)
+        request.num_computed_tokens = num_tokens
+        request.junction = request.kept[JUNCTION] = ceiling if ceiling > num_tokens else 0
+        return PrefixHit(num_tokens, ceiling)
+
+    def begin_step(self) -> CacheStep:
+        """Open a step."""
+        self.pool.advance_step()
+        return CacheStep()
+
+    def reserve(self, step: CacheStep, request: CachedRequest, num_new_tokens: int) -> ChunkReservation | None:
+        """Reserve the blocks that the request's next chunk writes, the checkpoint's included.
+
+        Returns
+        -------
+        ChunkReservation or None
+            None, and nothing changed, if the pool has too few blocks.
+
+        Raises
+        ------
+        ArgumentError
+            The step is closed, or the chunk is empty or ends beyond the request.
+        """
+        self._check_open(step)
+        self._check_known(request)
+        start = request.num_computed_tokens
+        end = start + check_int("num_new_tokens", num_new_tokens, 1)
+        if end > request.num_tokens:
+            do = "append tokens to the request first"
+            refuse("num_new_tokens", f"at most {request.num_tokens - start}", num_new_tokens, do)
+        reserved = np.empty((len(self._groups), RESERVED_FIELDS), np.int64)
+        if not reserve_chunk(self.pool.arrays, self._groups, self._sizes, request.table, start, end, reserved):
+            return None
+        reservation = ChunkReservation(request, start, end, reserved)
+        step.reservations.append(reservation)
+        request.num_computed_tokens = end
+        request.num_in_flight += 1
+        return reservation
+
+    def commit(self, step: CacheStep, declined: frozenset[str] = frozenset()) -> None:
+        """Publish what the step wrote, and drop what its requests do not read any more.
+
+        Parameters
+        ----------
+        step : CacheStep
+            An open step whose work is done, or enqueued before that of any later step.
+        declined : set of str
+            Ids of requests whose checkpoints the worker did not write; their running states were.
+
+        Raises
+        ------
+        ArgumentError
+            The step was committed or aborted before, or an earlier step of one of its requests is still open.
+        LedgerError
+            The ledger knows of a block whose content is not what its key says; nothing is published then.
+        """
+        self._check_open(step)
+        chunks = [
+            (chunk, self._declined if chunk.request.request_id in declined else self._written)
+            for chunk in step.reservations
+        ]
+        if self.ledger is not None:
+            for chunk, written in chunks:
+                self._check_ledger(self.ledger, chunk, written)
+        step.is_open = False
+        for (request, start, end, reserved), written in chunks:
+            chunk_arrays = self._groups, self._sizes, request.table, start, end, reserved
+            commit_chunk(self.pool.arrays, request.keys, *chunk_arrays, written, request.kept)
+            request.num_in_flight -= 1
+
+    def _check_ledger(self, ledger: WriteLedger, chunk: ChunkReservation, written: np.ndarray) -> None:
+        request, start, end, reserved = chunk
+        found = np.empty((max_publications(self._groups, start, end), 3), np.int64)
+        chunk_arrays = self._groups, self._sizes, request.table, start, end, reserved
+        count = collect_publications(*chunk_arrays, written, request.kept, found)
+        for block, num_tokens, group in found[:count].tolist():
+            if self.config.groups[group].kind == "state":
+                first, second = request.keys[num_tokens // self.config.hash_block_size - 1].tolist()
+                ledger.check(group, block, (first, second), num_tokens)
+
+    def abort(self, step: CacheStep) -> None:
+        """Undo a step: nothing is published, and every block that it reserved is given back.
+
+        Raises
+        ------
+        ArgumentError
+            The step was committed or aborted before, or one of its requests has chunks in a later step.
+        """
+        self._check_open(step)
+        for request, _, end, _ in step.reservations:
+            if request.num_computed_tokens != end:
+                got = f"request {request.request_id!r} with a later chunk"
+                refuse("step", "the last step of each of its requests", got, "abort the later steps first")
+        step.is_open = False
+        for request, start, end, reserved in reversed(step.reservations):
+            undo_chunk(self.pool.arrays, self._groups, request.table, start, end, reserved)
+            request.num_computed_tokens = start
+            request.num_in_flight -= 1
+
+    def preempt(self, request: CachedRequest) -> None:
+        """Drop all that a request holds; it starts over with a look-up, and finds what it had published."""
+        self._check_idle(request)
+        release_table(self.pool.arrays, request.table)
+        request.num_computed_tokens = request.junction = request.kept[JUNCTION] = 0
+
+    def finish(self, request: CachedRequest) -> None:
+        """Drop a request and all that it holds."""
+        self.preempt(request)
+        del self._requests[request.request_id]
+
+    def _check_open(self, step: CacheStep) -> None:
+        if not step.is_open:
+            refuse("step", "an open step", "one that was committed or aborted", "begin a new step")
+
+    def _check_known(self, request: CachedRequest) -> None:
+        if self._requests.get(request.request_id) is not request:
+            refuse("request", "a request of this cache", repr(request.request_id), "add it first")
+
+    def _check_idle(self, request: CachedRequest) -> None:
+        self._check_known(request)
+        if request.num_in_flight:
+            got = f"{request.num_in_flight} in flight"
+            refuse("request", "a request without open chunks", got, "commit or abort its steps first")

@@ -1,0 +1,96 @@
+"""A request as the prefix cache keeps it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from numba_ckpt.prefix_cache.chunk_loops import COPY_FROM, RUNNING_BLOCK
+
+# Entries of `CachedRequest.kept`.
+INTERVAL, LAST_BOUNDARY, JUNCTION = range(3)
+
+__all__ = ["CachedRequest", "ChunkReservation", "PrefixHit"]
+
+
+class PrefixHit(NamedTuple):
+    """What a look-up found, in tokens.
+
+    Attributes
+    ----------
+    num_tokens : int
+        The longest boundary that every group serves; the request resumes there.
+    attention_tokens : int
+        The longest that the attention groups serve: what lies between is lost for want of a state.
+    pending_tokens : int
+        A longer boundary that a running step is about to write; 0 if there is none. Waiting for its commit pays.
+    """
+
+    num_tokens: int
+    attention_tokens: int
+    pending_tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class CachedRequest:
+    """A request, the digests of its prefixes, and the blocks that it holds; made by `HybridPrefixCache.add`.
+
+    Attributes
+    ----------
+    request_id : str
+        The engine's name for it.
+    num_tokens : int
+        Tokens of the prompt.
+    keys : ndarray
+        uint64 [units, 2], digest of each prefix of whole hash blocks.
+    table : ndarray
+        int32 [groups, columns], the blocks that it holds; position-indexed, null where it holds none.
+    kept : ndarray
+        int64 [3], state boundaries worth keeping: multiples of the first entry (0: none), the prompt's last reusable
+        boundary, the junction.
+    num_computed_tokens : int
+        Tokens that need no more computing, hits included.
+    junction : int
+        Boundary up to which the attention groups knew the prompt, if states did not reach it; 0 if none.
+    num_in_flight : int
+        Chunks reserved in steps that are neither committed nor aborted.
+    """
+
+    request_id: str
+    num_tokens: int
+    keys: np.ndarray
+    table: np.ndarray
+    kept: np.ndarray
+    num_computed_tokens: int = 0
+    junction: int = 0
+    num_in_flight: int = 0
+
+
+class ChunkReservation(NamedTuple):
+    """The chunk [start, end) of a request in a step, and the blocks reserved for it.
+
+    Attributes
+    ----------
+    request : CachedRequest
+        Whose chunk it is.
+    start, end : int
+        Token range that the step computes.
+    groups : ndarray
+        int64 [groups, 6], zeros but for state groups: the checkpoint's offset (0: none), column and block, the block
+        that the initial state is read from (0: the sequence starts here), the block of the running state, and a block
+        to copy into it before the step (0: none).
+    """
+
+    request: CachedRequest
+    start: int
+    end: int
+    groups: np.ndarray
+
+    @property
+    def copies(self) -> list[tuple[int, int, int]]:
+        """Copies that the worker makes before the step: (group, from block, to block).
+
+        The state goes on inside a block that others may read, so it goes on in a copy.
+        """
+        rows = enumerate(self.groups.tolist())
+        return [(group, row[COPY_FROM], row[RUNNING_BLOCK]) for group, row in rows if row[COPY_FROM]]
