@@ -42,10 +42,18 @@ def _is_private(pool, block):  # type: ignore[no-untyped-def]
     return pool.blocks[block].ref_count == 1 and pool.blocks[block].group == NO_GROUP
 
 
+@inlined_loop
+def _is_kept(position, keep):  # type: ignore[no-untyped-def]
+    # keep: interval (0: none) and up to two proven boundaries.
+    return (keep[0] > 0 and is_multiple(position, max(keep[0], 1))) or position == keep[1] or position == keep[2]
+
+
 @host_loop
-def _plan_groups(pool, groups, sizes, table, start, end, reserved):  # type: ignore[no-untyped-def]
+def _plan_groups(pool, groups, sizes, table, start, end, in_flight, keep, reserved):  # type: ignore[no-untyped-def]
     """Fill `reserved`; returns how many blocks the chunk needs."""
     count = 0
+    # The commit of a chunk that is in flight may let a key lead to its running state, which must then stay as it is.
+    will_be_shared = in_flight and is_multiple(start, sizes[1]) and _is_kept(start, keep)
     for group in range(groups.shape[0]):
         size = groups[group, BLOCK_SIZE]
         reserved[group, :] = 0
@@ -58,7 +66,7 @@ def _plan_groups(pool, groups, sizes, table, start, end, reserved):  # type: ign
         initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
         initial = int64(table[group, initial_col]) if initial_col >= 0 else int64(NULL_BLOCK_ID)
         reserved[group, INITIAL_BLOCK] = initial
-        if running_col == initial_col and not _is_private(pool, initial):
+        if running_col == initial_col and (will_be_shared or not _is_private(pool, initial)):
             # The state moves on inside its column, but others may read it: it moves on in a copy.
             reserved[group, COPY_FROM] = initial
         count += (offset > 0) + (running_col != initial_col or reserved[group, COPY_FROM] != NULL_BLOCK_ID)
@@ -66,13 +74,14 @@ def _plan_groups(pool, groups, sizes, table, start, end, reserved):  # type: ign
 
 
 @host_loop
-def reserve_chunk(pool, groups, sizes, table, start, end, reserved):  # type: ignore[no-untyped-def]
+def reserve_chunk(pool, groups, sizes, table, start, end, in_flight, keep, reserved):  # type: ignore[no-untyped-def]
     """Reserve what the chunk [start, end) writes, in all groups or in none; False if there are not enough blocks.
 
-    `sizes` is (hash block, hit alignment, drop EAGLE block, lookahead). `reserved` [groups, RESERVED_FIELDS] says what
-    the worker has to know.
+    `sizes` is (hash block, hit alignment, drop EAGLE block, lookahead), `in_flight` whether an earlier chunk of the
+    request waits for its commit. `reserved` [groups, RESERVED_FIELDS] says what the worker has to know.
     """
-    blocks = np.empty(_plan_groups(pool, groups, sizes, table, start, end, reserved), np.int32)
+    count = _plan_groups(pool, groups, sizes, table, start, end, in_flight, keep, reserved)
+    blocks = np.empty(count, np.int32)
     if not allocate_blocks(pool, blocks):
         return False
     taken = 0
@@ -92,12 +101,6 @@ def reserve_chunk(pool, groups, sizes, table, start, end, reserved):  # type: ig
             taken += 1
         reserved[group, RUNNING_BLOCK] = table[group, running_col]
     return True
-
-
-@inlined_loop
-def _is_kept(position, keep):  # type: ignore[no-untyped-def]
-    # keep: interval (0: none) and up to two proven boundaries.
-    return (keep[0] > 0 and is_multiple(position, max(keep[0], 1))) or position == keep[1] or position == keep[2]
 
 
 @host_loop

@@ -77,7 +77,9 @@ class CacheConfig:
     hash_block_size : int
         Tokens per prefix hash; divides every block size.
     cache_hit_alignment_tokens : int, optional
-        A hit is a multiple of this many tokens, itself a multiple of `hash_block_size`; by default that.
+        A hit is a multiple of this many tokens, itself a multiple of `hash_block_size`. By default the least that
+        `hash_block_size` and the block sizes of all attention groups divide: on a finer grid prompts would keep states
+        that no hit can reach, because attention blocks are shared whole.
     drop_eagle_block : bool
         Whether a hit gives up its last unit to speculative decoding.
     num_hash_lookahead_tokens : int
@@ -112,7 +114,8 @@ class CacheConfig:
         object.__setattr__(self, "groups", tuple(self.groups))
         unit = check_int("hash_block_size", self.hash_block_size, 1)
         if self.cache_hit_alignment_tokens is None:
-            object.__setattr__(self, "cache_hit_alignment_tokens", unit)
+            sizes = (group.block_size for group in self.groups if group.kind != "state")
+            object.__setattr__(self, "cache_hit_alignment_tokens", math.lcm(unit, *sizes))
         alignment = check_int("cache_hit_alignment_tokens", self.cache_hit_alignment_tokens, 1)
         for name, size in (
             ("cache_hit_alignment_tokens", alignment),

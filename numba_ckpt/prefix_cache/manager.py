@@ -10,11 +10,14 @@ trace of it::
     cache.commit(step)                    keys lead to the blocks, and blocks not needed any more are dropped
 """
 
+from collections.abc import Set
+
 import numpy as np
 
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.errors import ArgumentTypeError
+from numba_ckpt.prefix_cache.checks import check_commit, check_next_chunk, check_parts, check_step
 from numba_ckpt.prefix_cache.chunk_loops import (
     RESERVED_FIELDS,
     collect_publications,
@@ -30,23 +33,10 @@ from numba_ckpt.prefix_cache.longest_hit import fill_table, find_hit
 from numba_ckpt.prefix_cache.prefix_hashes import PrefixHasher
 from numba_ckpt.prefix_cache.request import JUNCTION, LAST_BOUNDARY, CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import PROVEN, Retention
+from numba_ckpt.prefix_cache.step import CacheStep
 from numba_ckpt.rules import ceil_div, checkpoint_position, floor_to
 
-__all__ = ["CacheStep", "HybridPrefixCache"]
-
-
-class CacheStep:
-    """One step of an engine, open until it is committed or aborted; made by `HybridPrefixCache.begin_step`.
-
-    Attributes
-    ----------
-    reservations : list of ChunkReservation
-        The step's chunks, in the order of their reservation.
-    """
-
-    def __init__(self) -> None:
-        self.reservations: list[ChunkReservation] = []
-        self.is_open = True
+__all__ = ["HybridPrefixCache"]
 
 
 class HybridPrefixCache:
@@ -96,8 +86,7 @@ class HybridPrefixCache:
         retention: Retention = PROVEN,
         ledger: WriteLedger | None = None,
     ) -> None:
-        if not isinstance(config, CacheConfig):
-            refuse("config", "a CacheConfig", type(config).__name__, "describe the groups", ArgumentTypeError)
+        check_parts(config, hasher, retention, ledger)
         self.config = config
         self.pool = BlockPool(num_blocks)
         self.hasher = PrefixHasher(config.hash_block_size) if hasher is None else hasher
@@ -126,6 +115,8 @@ class HybridPrefixCache:
         salt : bytes
             Keeps tenants apart.
         """
+        if not isinstance(request_id, str):
+            refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
         if request_id in self._requests:
             refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
         keys = self.hasher.hash_prompt(tokens, salt)
@@ -162,14 +153,14 @@ class HybridPrefixCache:
         num_tokens, ceiling = find_hit(*arguments, self._step, self._groups, int(request.kept[LAST_BOUNDARY]))
         if num_tokens:
             fill_table(*arguments, self._groups, num_tokens, request.table)
-        request.num_computed_tokens = num_tokens
+        request.num_computed_tokens = request.num_committed_tokens = num_tokens
         request.junction = request.kept[JUNCTION] = ceiling if ceiling > num_tokens else 0
         return PrefixHit(num_tokens, ceiling)
 
     def begin_step(self) -> CacheStep:
         """Open a step."""
         self.pool.advance_step()
-        return CacheStep()
+        return CacheStep(self)
 
     def reserve(self, step: CacheStep, request: CachedRequest, num_new_tokens: int) -> ChunkReservation | None:
         """Reserve the blocks that the request's next chunk writes, the checkpoint's included.
@@ -182,25 +173,33 @@ class HybridPrefixCache:
         Raises
         ------
         ArgumentError
-            The step is closed, or the chunk is empty or ends beyond the request.
+            The step is closed or has a chunk of the request, the chunk is empty or ends beyond the request, or an
+            aborted step may have moved the request's state.
         """
-        self._check_open(step)
+        check_step(step, self)
         self._check_known(request)
+        check_next_chunk(step, request)
         start = request.num_computed_tokens
         end = start + check_int("num_new_tokens", num_new_tokens, 1)
         if end > request.num_tokens:
             do = "append tokens to the request first"
             refuse("num_new_tokens", f"at most {request.num_tokens - start}", num_new_tokens, do)
         reserved = np.empty((len(self._groups), RESERVED_FIELDS), np.int64)
-        if not reserve_chunk(self.pool.arrays, self._groups, self._sizes, request.table, start, end, reserved):
+        in_flight = request.num_in_flight > 0
+        chunk_arrays = self._groups, self._sizes, request.table, start, end, in_flight, request.kept, reserved
+        if not reserve_chunk(self.pool.arrays, *chunk_arrays):
             return None
         reservation = ChunkReservation(request, start, end, reserved)
+        if self.ledger is not None:
+            for group, block in reservation.new_states:
+                self.ledger.forget(group, block)
         step.reservations.append(reservation)
+        step.request_ids.add(request.request_id)
         request.num_computed_tokens = end
         request.num_in_flight += 1
         return reservation
 
-    def commit(self, step: CacheStep, declined: frozenset[str] = frozenset()) -> None:
+    def commit(self, step: CacheStep, declined: Set[str] = frozenset()) -> None:
         """Publish what the step wrote, and drop what its requests do not read any more.
 
         Parameters
@@ -217,7 +216,8 @@ class HybridPrefixCache:
         LedgerError
             The ledger knows of a block whose content is not what its key says; nothing is published then.
         """
-        self._check_open(step)
+        check_step(step, self)
+        check_commit(step, declined)
         chunks = [
             (chunk, self._declined if chunk.request.request_id in declined else self._written)
             for chunk in step.reservations
@@ -230,6 +230,7 @@ class HybridPrefixCache:
             chunk_arrays = self._groups, self._sizes, request.table, start, end, reserved
             commit_chunk(self.pool.arrays, request.keys, *chunk_arrays, written, request.kept)
             request.num_in_flight -= 1
+            request.num_committed_tokens = end
 
     def _check_ledger(self, ledger: WriteLedger, chunk: ChunkReservation, written: np.ndarray) -> None:
         request, start, end, reserved = chunk
@@ -241,15 +242,23 @@ class HybridPrefixCache:
                 first, second = request.keys[num_tokens // self.config.hash_block_size - 1].tolist()
                 ledger.check(group, block, (first, second), num_tokens)
 
-    def abort(self, step: CacheStep) -> None:
+    def abort(self, step: CacheStep, has_run: bool = True) -> None:
         """Undo a step: nothing is published, and every block that it reserved is given back.
+
+        Parameters
+        ----------
+        step : CacheStep
+            An open step.
+        has_run : bool
+            Whether the worker may have begun it. A state that it was to move on in place is lost then: `reserve`
+            refuses the request until it is preempted.
 
         Raises
         ------
         ArgumentError
             The step was committed or aborted before, or one of its requests has chunks in a later step.
         """
-        self._check_open(step)
+        check_step(step, self)
         for request, _, end, _ in step.reservations:
             if request.num_computed_tokens != end:
                 got = f"request {request.request_id!r} with a later chunk"
@@ -259,23 +268,23 @@ class HybridPrefixCache:
             undo_chunk(self.pool.arrays, self._groups, request.table, start, end, reserved)
             request.num_computed_tokens = start
             request.num_in_flight -= 1
+            request.has_lost_state |= has_run and ChunkReservation(request, start, end, reserved).moves_in_place
 
     def preempt(self, request: CachedRequest) -> None:
         """Drop all that a request holds; it starts over with a look-up, and finds what it had published."""
         self._check_idle(request)
         release_table(self.pool.arrays, request.table)
-        request.num_computed_tokens = request.junction = request.kept[JUNCTION] = 0
+        request.num_computed_tokens = request.num_committed_tokens = request.junction = request.kept[JUNCTION] = 0
+        request.has_lost_state = False
 
     def finish(self, request: CachedRequest) -> None:
         """Drop a request and all that it holds."""
         self.preempt(request)
         del self._requests[request.request_id]
 
-    def _check_open(self, step: CacheStep) -> None:
-        if not step.is_open:
-            refuse("step", "an open step", "one that was committed or aborted", "begin a new step")
-
     def _check_known(self, request: CachedRequest) -> None:
+        if not isinstance(request, CachedRequest):
+            refuse("request", "a request of this cache", type(request).__name__, "add it first", ArgumentTypeError)
         if self._requests.get(request.request_id) is not request:
             refuse("request", "a request of this cache", repr(request.request_id), "add it first")
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.chunk_loops import COPY_FROM, RUNNING_BLOCK
+from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
+from numba_ckpt.rules import NULL_BLOCK_ID
 
 # Entries of `CachedRequest.kept`.
 INTERVAL, LAST_BOUNDARY, JUNCTION = range(3)
@@ -54,6 +55,10 @@ class CachedRequest:
         Boundary up to which the attention groups knew the prompt, if states did not reach it; 0 if none.
     num_in_flight : int
         Chunks reserved in steps that are neither committed nor aborted.
+    num_committed_tokens : int
+        Computed tokens without those in flight.
+    has_lost_state : bool
+        Whether an aborted step may have moved its state on.
     """
 
     request_id: str
@@ -64,6 +69,8 @@ class CachedRequest:
     num_computed_tokens: int = 0
     junction: int = 0
     num_in_flight: int = 0
+    num_committed_tokens: int = 0
+    has_lost_state: bool = False
 
 
 class ChunkReservation(NamedTuple):
@@ -85,6 +92,22 @@ class ChunkReservation(NamedTuple):
     start: int
     end: int
     groups: np.ndarray
+
+    @property
+    def new_states(self) -> list[tuple[int, int]]:
+        """State blocks reserved for the step: (group, block)."""
+        rows = enumerate(self.groups.tolist())
+        return [
+            (group, block)
+            for group, row in rows
+            for block in (row[CHECKPOINT_BLOCK], row[RUNNING_BLOCK])
+            if block not in (NULL_BLOCK_ID, row[INITIAL_BLOCK])
+        ]
+
+    @property
+    def moves_in_place(self) -> bool:
+        """Whether the step overwrites the state that it starts from, in some group."""
+        return any(row[RUNNING_BLOCK] and row[RUNNING_BLOCK] == row[INITIAL_BLOCK] for row in self.groups.tolist())
 
     @property
     def copies(self) -> list[tuple[int, int, int]]:

@@ -1,0 +1,62 @@
+"""What a caller of the prefix cache can get wrong, refused before anything is changed."""
+
+from collections.abc import Set
+from types import NoneType
+from typing import Any
+
+from numba_ckpt._check import refuse
+from numba_ckpt.errors import ArgumentTypeError
+from numba_ckpt.prefix_cache.groups import CacheConfig
+from numba_ckpt.prefix_cache.ledger import WriteLedger
+from numba_ckpt.prefix_cache.prefix_hashes import PrefixHasher
+from numba_ckpt.prefix_cache.request import CachedRequest
+from numba_ckpt.prefix_cache.retention import Retention
+from numba_ckpt.prefix_cache.step import CacheStep
+
+__all__ = ["check_commit", "check_next_chunk", "check_parts", "check_step"]
+
+
+def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
+    """Refuse parts of a cache that are of another kind; hasher and ledger may be None."""
+    for name, value, kinds in (
+        ("config", config, (CacheConfig,)),
+        ("hasher", hasher, (PrefixHasher, NoneType)),
+        ("retention", retention, (Retention,)),
+        ("ledger", ledger, (WriteLedger, NoneType)),
+    ):
+        if not isinstance(value, kinds):
+            kind = kinds[0].__name__
+            refuse(name, f"a {kind}", type(value).__name__, f"make a {kind}", ArgumentTypeError)
+
+
+def check_step(step: Any, cache: object) -> None:
+    """Refuse anything but an open step of `cache`."""
+    if not isinstance(step, CacheStep) or step.cache is not cache:
+        got = "another cache's" if isinstance(step, CacheStep) else type(step).__name__
+        refuse("step", "a step of this cache", got, "open one with begin_step", ArgumentTypeError)
+    if not step.is_open:
+        refuse("step", "an open step", "one that was committed or aborted", "begin a new step")
+
+
+def check_next_chunk(step: CacheStep, request: CachedRequest) -> None:
+    """Refuse a request that cannot have another chunk in the step."""
+    if request.request_id in step.request_ids:
+        got = f"{request.request_id!r}, which has one"
+        refuse("request", "one without a chunk in this step", got, "reserve one longer chunk, or begin another step")
+    if request.has_lost_state:
+        got = f"{request.request_id!r}, of an aborted step"
+        refuse("request", "one whose state is whole", got, "preempt it, and look it up again")
+
+
+def check_commit(step: CacheStep, declined: Any) -> None:
+    """Refuse to commit a step before the earlier steps of its requests, and checkpoints declined by nobody."""
+    if not isinstance(declined, Set):
+        refuse(
+            "declined", "a set of request ids", type(declined).__name__, "name the requests in a set", ArgumentTypeError
+        )
+    if unknown := declined - step.request_ids:
+        refuse("declined", "ids of requests with a chunk in this step", sorted(unknown, key=repr), "check the ids")
+    for request, start, _, _ in step.reservations:
+        if start != request.num_committed_tokens:
+            got = f"request {request.request_id!r} with an earlier open chunk"
+            refuse("step", "the first open step of each of its requests", got, "commit the earlier steps first")

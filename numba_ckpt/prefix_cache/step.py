@@ -1,0 +1,25 @@
+"""A step as the prefix cache keeps it."""
+
+from typing import Any
+
+from numba_ckpt.prefix_cache.request import ChunkReservation
+
+__all__ = ["CacheStep"]
+
+
+class CacheStep:
+    """One step of an engine, open until it is committed or aborted; made by `HybridPrefixCache.begin_step`.
+
+    Attributes
+    ----------
+    reservations : list of ChunkReservation
+        The step's chunks, in the order of their reservation.
+    request_ids : set of str
+        Their requests, one chunk each.
+    """
+
+    def __init__(self, cache: Any) -> None:
+        self.reservations: list[ChunkReservation] = []
+        self.request_ids: set[str] = set()
+        self.cache = cache
+        self.is_open = True
