@@ -119,18 +119,28 @@ class HybridPrefixCache:
             refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
         if request_id in self._requests:
             refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
-        keys = self.hasher.hash_prompt(tokens, salt)
+        hashed = self.hasher.start(salt)
+        keys = self.hasher.extend(hashed, tokens)
         num_tokens = int(tokens.shape[0])
         if num_tokens == 0:
             refuse("tokens", "at least one token", "none", "drop the request")
-        num_cols = max(ceil_div(num_tokens, group.block_size) for group in self.config.groups)
-        table = np.zeros((len(self.config.groups), num_cols), np.int32)
+        table = np.zeros((len(self.config.groups), self._num_cols(num_tokens)), np.int32)
         unit, alignment, drop, lookahead = self._sizes.tolist()
         last_boundary = floor_to(checkpoint_position(num_tokens, alignment, bool(drop), lookahead), unit)
         kept = np.array([self.retention.interval, last_boundary, 0], np.int64)
-        request = CachedRequest(request_id, num_tokens, keys, table, kept)
+        request = CachedRequest(request_id, num_tokens, hashed, keys, table, kept)
         self._requests[request_id] = request
         return request
+
+    def append_tokens(self, request: CachedRequest, tokens: np.ndarray) -> None:
+        """Append outputs, integer [T], so that chunks may compute them; what can be hit stays with the prompt."""
+        self._check_known(request)
+        keys = self.hasher.extend(request.hashed, tokens)
+        num_tokens = request.num_tokens + int(tokens.shape[0])
+        request.grow(num_tokens, keys, self._num_cols(num_tokens))
+
+    def _num_cols(self, num_tokens: int) -> int:
+        return max(ceil_div(num_tokens, group.block_size) for group in self.config.groups)
 
     def look_up(self, request: CachedRequest) -> PrefixHit:
         """Find the longest boundary that all groups serve, and let the request hold its blocks.

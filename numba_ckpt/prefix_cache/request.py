@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
+from numba_ckpt.prefix_cache.prefix_hashes import PrefixState
 from numba_ckpt.rules import NULL_BLOCK_ID
 
 # Entries of `CachedRequest.kept`.
@@ -41,7 +42,9 @@ class CachedRequest:
     request_id : str
         The engine's name for it.
     num_tokens : int
-        Tokens of the prompt.
+        Tokens of the prompt, and of the outputs appended so far.
+    hashed : PrefixState
+        How far the tokens have been hashed; what appended ones continue.
     keys : ndarray
         uint64 [units, 2], digest of each prefix of whole hash blocks.
     table : ndarray
@@ -63,6 +66,7 @@ class CachedRequest:
 
     request_id: str
     num_tokens: int
+    hashed: PrefixState
     keys: np.ndarray
     table: np.ndarray
     kept: np.ndarray
@@ -71,6 +75,16 @@ class CachedRequest:
     num_in_flight: int = 0
     num_committed_tokens: int = 0
     has_lost_state: bool = False
+
+    def grow(self, num_tokens: int, new_keys: np.ndarray, num_cols: int) -> None:
+        """Take in appended tokens: `num_tokens` in all, the keys of the hash blocks that they complete, and columns."""
+        self.num_tokens = num_tokens
+        if len(new_keys):
+            self.keys = np.concatenate((self.keys, new_keys))
+        old_cols = self.table.shape[1]
+        if num_cols > old_cols:
+            # Twice as wide at least, so that a long output does not copy its table for each block.
+            self.table = np.pad(self.table, ((0, 0), (0, max(num_cols - old_cols, old_cols))))
 
 
 class ChunkReservation(NamedTuple):
