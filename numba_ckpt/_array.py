@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from numba_ckpt._check import describe, refuse
+from numba_ckpt._check import arrays_overlap, describe, refuse
 from numba_ckpt._jit import cuda
 from numba_ckpt.errors import ArgumentTypeError, BackendMixError
 
@@ -45,7 +45,14 @@ class Backend(ABC):
 
     @abstractmethod
     def may_overlap(self, a: Array, b: Array) -> bool:
-        """Say whether the byte spans of two arrays meet."""
+        """Say whether two arrays share bytes, as far as it can be told quickly; True where it cannot."""
+
+    @abstractmethod
+    def address(self, array: Array) -> int:
+        """Return the address of an array's first element."""
+
+    def check_current(self, arrays: dict[str, Array]) -> None:  # noqa: B027  (nothing to check on a host)
+        """Refuse arrays that this backend could not reach with one launch."""
 
 
 class Event(Protocol):
@@ -91,7 +98,10 @@ class HostBackend(Backend):
         return np.empty(shape, dtype)
 
     def may_overlap(self, a: Array, b: Array) -> bool:
-        return np.may_share_memory(a, b)
+        return arrays_overlap(a, b)
+
+    def address(self, array: Array) -> int:
+        return int(array.ctypes.data)
 
 
 class _CupyEvent:
@@ -119,6 +129,19 @@ class CupyBackend(DeviceBackend):
 
     def may_overlap(self, a: Array, b: Array) -> bool:
         return bool(self._cupy.may_share_memory(a, b))
+
+    def address(self, array: Array) -> int:
+        return int(array.data.ptr)
+
+    def check_current(self, arrays: dict[str, Array]) -> None:
+        current = self._cupy.cuda.runtime.getDevice()
+        elsewhere = {name: array.device.id for name, array in arrays.items() if array.device.id != current}
+        if elsewhere:
+            places = ", ".join(f"{name} on device {device}" for name, device in elsewhere.items())
+            raise BackendMixError(
+                f"arrays: expected all on the current device {current}, got {places}; "
+                "move them, or enter their device with cupy.cuda.Device"
+            )
 
     def pinned(self, num_bytes: int) -> np.ndarray:
         memory = self._cupy.cuda.alloc_pinned_memory(num_bytes)
@@ -186,6 +209,8 @@ def backend_of(**arrays: Array) -> Backend:
     found = {name: _find_backend(name, array) for name, array in given.items()}
     backends = set(found.values())
     if len(backends) == 1:
-        return backends.pop()
+        backend = backends.pop()
+        backend.check_current(given)
+        return backend
     places = ", ".join(f"{name} on {backend.name}" for name, backend in found.items())
     raise BackendMixError(f"arrays: expected all on one device, got {places}; move them to one device first")

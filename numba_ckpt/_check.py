@@ -116,6 +116,15 @@ def check_int64_range(name: str, values: np.ndarray) -> np.ndarray:
     return values.astype(np.int64, copy=False)
 
 
+def check_mirror(name: str, mirror: Any, array: Any) -> None:
+    """Refuse a host mirror that is not a signed integer NumPy array of the mirrored array's shape."""
+    if not isinstance(mirror, np.ndarray):
+        got, do = describe(mirror), "keep a host copy in a NumPy array"
+        refuse(f"{name}_cpu", "a NumPy array", got, do, ArgumentTypeError)
+    check_array(f"{name}_cpu", mirror, 1, "i")
+    check_shape(f"{name}_cpu", mirror, tuple(array.shape), f"it mirrors {name}")
+
+
 def check_writable(name: str, array: Any) -> None:
     """Refuse a read-only output."""
     flags = getattr(array, "flags", None)
@@ -123,9 +132,19 @@ def check_writable(name: str, array: Any) -> None:
         refuse(name, "a writable array", "a read-only one", "pass a copy")
 
 
+def arrays_overlap(a: np.ndarray, b: np.ndarray) -> bool:
+    """Say whether two host arrays share bytes: their spans first, then exactly unless that takes long."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
 def check_no_overlap(output: tuple[str, Any], inputs: Iterable[tuple[str, Any]]) -> None:
     """Refuse an output whose memory bounds overlap those of an input."""
     name, array = output
     for other, source in inputs:
-        if source is not None and np.may_share_memory(array, source):
+        if source is not None and arrays_overlap(array, source):
             refuse(name, f"memory apart from {other}", "overlapping memory", "write into a separate array")

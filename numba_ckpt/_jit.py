@@ -6,6 +6,7 @@ is decided once, and ``mypy --strict`` sees plain functions.
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ __all__ = [
     "fused_loop",
     "host_loop",
     "inlined_loop",
+    "int32",
     "int64",
     "kernel",
     "open_loop",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 # Casts that compiled code, the simulator and plain Python understand alike.
+int32: Any = numba.int32
 int64: Any = numba.int64
 uint64: Any = numba.uint64
 float64: Any = numba.float64
@@ -81,23 +84,31 @@ def closed_loop(function: F) -> F:
             raise TypeError(f"{function.__name__} is not compiled")
 
         return cast(F, closed)
-    loop = host_loop(function)
-    loop._can_compile = False  # type: ignore[attr-defined]
-    return loop
+    loop: Any = numba.njit(error_model="numpy", nogil=True)(function)
+    loop._can_compile = False
+    _compilers[loop] = host_loop(function)
+    return cast(F, loop)
+
+
+_compilers: dict[Any, Any] = {}
+_opening = threading.RLock()
 
 
 def open_loop(loop: Any, arguments: tuple[Any, ...], any_strides: bool = False) -> None:
-    """Compile a `closed_loop` (or read its cache) for the types of these arguments; again is a no-op."""
+    """Compile a `closed_loop` (or read its cache) for the types of these arguments; again is a no-op.
+
+    Another dispatcher compiles, so that the closed one never has a moment in which it would take anything.
+    """
     if numba.core.config.DISABLE_JIT:
         return
     types = [numba.typeof(argument) for argument in arguments]
     if any_strides:
         types = [kind.copy(layout="A") if isinstance(kind, numba.types.Array) else kind for kind in types]
-    loop._can_compile = True
-    try:
-        loop.compile(tuple(types))
-    finally:
-        loop._can_compile = False
+    signature = tuple(types)
+    with _opening:
+        if signature not in loop.overloads:
+            _compilers[loop].compile(signature)
+            loop.add_overload(_compilers[loop].overloads[signature])
 
 
 def strided_loop(function: F) -> F:

@@ -47,6 +47,12 @@ class PrefillCheckpointBuilder:
     Notes
     -----
     Behaviour follows vLLM's ``MambaPrefillCheckpointBuilder``. Not thread-safe: one builder per thread.
+
+    Examples
+    --------
+    >>> builder = PrefillCheckpointBuilder(None)  # sizes not known yet: nothing to build
+    >>> builder.build(BatchLayout(np.array([9]), np.array([0, 9]), np.zeros((1, 1), np.int32)), [0]) is None
+    True
     """
 
     def __init__(
@@ -97,7 +103,11 @@ class PrefillCheckpointBuilder:
         """
         if self.cache_mode != "align" or self.num_checkpoint_blocks == 0 or self.geometry is None:
             return None
-        rows = check_int64_range("request_rows", check_integers("request_rows", request_rows))
+        if not isinstance(batch, BatchLayout):
+            got = type(batch).__name__
+            refuse("batch", "a BatchLayout", got, "describe the step's rows in one", ArgumentTypeError)
+        # A copy: metadata keeps the rows, and engines reuse their row buffers.
+        rows = np.array(check_int64_range("request_rows", check_integers("request_rows", request_rows)))
         seq_lens, query_lens, num_rows = _lengths_of(batch, rows)
         plan = compute_prefill_checkpoints(seq_lens, query_lens, self.geometry)
         if not plan.any:

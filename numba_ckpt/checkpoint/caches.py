@@ -28,13 +28,13 @@ def as_words(name: str, array: Array) -> Array:
 
 def cast_between(name: str, source: Any, cache: Any, stored: str | None) -> int:
     """Return the CAST constant that turns `source`'s dtype into `cache`'s; `stored` names what raw bits stand for."""
-    if source == cache or source.name == stored:
+    if source == cache or (source.name == stored and source.isnative and cache.isnative):
         return CAST_NONE
     casts = {"float16": CAST_FLOAT16, "bfloat16": CAST_BFLOAT16}
-    if source != np.float32 or (stored or cache.name) not in casts:
-        expected = f"{cache.name} like the cache, or float32 for a float16 or bfloat16 cache"
+    if source != np.float32 or not cache.isnative or (stored or cache.name) not in casts:
+        expected = f"{cache} like the cache, or float32 for a float16 or bfloat16 cache"
         do = "convert it, or view both as the same raw dtype"
-        refuse(name, expected, source.name, do, ArgumentTypeError)
+        refuse(name, expected, str(source), do, ArgumentTypeError)
     return casts[stored or cache.name]
 
 
@@ -48,6 +48,17 @@ def has_contiguous_rows(array: Array) -> bool:
             return False
         pitch *= size
     return bool(array.shape[0] <= 1 or array.strides[0] >= pitch)
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Say whether two elements of an array may share bytes: each axis must step over all shorter ones."""
+    span = array.dtype.itemsize
+    axes = [(abs(stride), size) for size, stride in zip(array.shape, array.strides, strict=True) if size > 1]
+    for stride, size in sorted(axes):
+        if stride < span:
+            return bool(array.size > 0)
+        span += stride * (size - 1)
+    return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,8 +103,9 @@ class ConvCache:
         words = self.by_channel(as_words("conv_cache.states", self.states))
         slots = words.shape[2]
         state_len = slots if self.state_len is None else check_int("conv_cache.state_len", self.state_len, 1, slots)
-        if any(stride == 0 and size > 1 for stride, size in zip(words.strides, words.shape, strict=True)):
-            refuse("conv_cache.states", "blocks of their own memory", "a broadcast array", "allocate it in full")
+        if overlaps_itself(words):
+            got = f"strides {self.states.strides} for shape {self.states.shape}"
+            refuse("conv_cache.states", "elements of their own memory", got, "allocate it in full")
         object.__setattr__(self, "state_len", state_len)
         object.__setattr__(self, "words", words)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt._array import Array, backend_of
-from numba_ckpt._check import check_array, check_shape, describe, refuse
+from numba_ckpt._check import check_array, check_mirror, check_shape, describe, refuse
 from numba_ckpt.errors import ArgumentTypeError
 
 __all__ = ["ConvInput", "InitialConvState", "RecurrentInput"]
@@ -25,6 +25,18 @@ class InitialConvState:
     has_initial_state : ndarray or cupy.ndarray, optional
         bool [R]; False where the sequence starts with this query, so that missing taps are zeros. By default every row
         has an initial window.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, BackendMixError
+        Wrong dimensions or dtypes, or arrays of different devices.
+
+    Examples
+    --------
+    >>> windows = np.zeros((8, 4, 3), np.float32)
+    >>> initial = InitialConvState(windows, np.array([5, 0]), np.array([True, False]))  # row 1 starts a sequence
+    >>> initial.indices.tolist()
+    [5, 0]
     """
 
     states: Array
@@ -81,6 +93,11 @@ class ConvInput:
             check_array("token_indices", self.token_indices, 1, "i")
         if backend.is_host:
             object.__setattr__(self, "query_start_loc_cpu", self.query_start_loc)
+        elif self.query_start_loc_cpu is not None:
+            check_mirror("query_start_loc", self.query_start_loc_cpu, self.query_start_loc)
+        if self.initial is not None and not isinstance(self.initial, InitialConvState):
+            got = type(self.initial).__name__
+            refuse("initial", "an InitialConvState or None", got, "say which window each row has", ArgumentTypeError)
         if self.initial is not None:
             check_shape("initial.indices", self.initial.indices, (self.num_rows,), "pass one entry for each row")
 

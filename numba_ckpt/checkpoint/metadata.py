@@ -32,6 +32,16 @@ class PrefillCheckpointMetadata:
         int64 [R], block-table column of each checkpoint, -1 for none; kept for `regather_state_indices`.
     table_extent : tuple of int
         Rows and columns that a block table must have for these rows.
+
+    Examples
+    --------
+    >>> from numba_ckpt import BatchLayout, CheckpointGeometry, PrefillCheckpointBuilder
+    >>> batch = BatchLayout(np.array([200]), np.array([0, 200]), np.array([[3, 5, 7, 4]], np.int32))
+    >>> builder = PrefillCheckpointBuilder(CheckpointGeometry(16, 64, 16, checkpoint_alignment=16))
+    >>> metadata = builder.build(batch, [0])
+    >>> other = metadata.regather_state_indices(np.array([[10, 11, 12, 13]], np.int32))
+    >>> metadata.checkpoint_offsets.tolist(), metadata.state_indices.tolist(), other.state_indices.tolist()
+    ([192], [7], [12])
     """
 
     checkpoint_offsets: Array

@@ -6,6 +6,7 @@ from numba_ckpt._array import Array, Backend, backend_of
 from numba_ckpt._check import check_shape, refuse
 from numba_ckpt.checkpoint.caches import ConvCache, RecurrentCache, as_words, cast_between, state_rows
 from numba_ckpt.checkpoint.inputs import ConvInput, InitialConvState, RecurrentInput
+from numba_ckpt.checkpoint.overlap import check_caches_apart, is_cache_itself
 from numba_ckpt.checkpoint.targets import CheckpointTargets
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels.check_export import (
@@ -15,6 +16,7 @@ from numba_ckpt.kernels.check_export import (
     check_targets,
 )
 from numba_ckpt.kernels.checkpoint_export import ConvMove, RecurrentMove, no_conv, no_recurrent
+from numba_ckpt.planning import ChunkLayout
 
 __all__ = ["conv_move", "recurrent_move", "target_arrays"]
 
@@ -30,16 +32,10 @@ def target_arrays(backend: Backend, targets: CheckpointTargets) -> tuple[Array, 
     return rows, _indices(backend, targets.offsets), _indices(backend, targets.state_indices)
 
 
-def _check_apart(backend: Backend, cache: tuple[str, Array], source: tuple[str, Array]) -> None:
-    if backend.may_overlap(cache[1], source[1]):
-        refuse(source[0], f"memory apart from {cache[0]}", "overlapping memory", "read from a separate array")
-
-
 def conv_move(backend: Backend, cache: ConvCache, source: ConvInput) -> ConvMove:
     """Check shapes, dtypes and memory of the convolution side, and view it as bit patterns."""
     num_channels, state_len = int(cache.words.shape[1]), int(cache.state_len or 0)
     check_shape("tokens", source.tokens, (source.tokens.shape[0], num_channels), "one column per cached channel")
-    _check_apart(backend, ("conv_cache.states", cache.states), ("tokens", source.tokens))
     cast = cast_between("tokens", source.tokens.dtype, cache.states.dtype, cache.dtype)
     none = no_conv(backend)
     initial, indices, flags = none.initial, none.initial_indices, none.has_initial
@@ -66,6 +62,7 @@ def _initial_words(cache: ConvCache, initial: InitialConvState, shape: tuple[int
 def check_conv_move(backend: Backend, targets: CheckpointTargets, source: ConvInput, move: ConvMove) -> None:
     """Check what the host knows of the values that a convolution move uses."""
     min_offset = move.state_len if source.initial is None else 0
+    aliased = is_cache_itself(backend, move)
     known = _known_on_host(backend, targets)
     starts = source.query_start_loc_cpu
     if known is None or starts is None:
@@ -76,18 +73,7 @@ def check_conv_move(backend: Backend, targets: CheckpointTargets, source: ConvIn
         return
     check_conv_spans(known, np.ascontiguousarray(starts, np.int64), source.num_tokens, min_offset)
     if backend.is_host:
-        check_conv_sources(known, move, _is_cache_itself(move))
-
-
-def _is_cache_itself(move: ConvMove) -> bool:
-    """Say whether initial windows are blocks of the written cache; another view of its memory is refused."""
-    cache, initial = move.cache, move.initial
-    if not np.may_share_memory(cache, initial):
-        return False
-    if cache.ctypes.data != initial.ctypes.data or cache.strides != initial.strides:
-        do = "pass the cache itself, or a copy of the windows"
-        refuse("initial.states", "the conv cache or memory apart from it", "another view of it", do)
-    return True
+        check_conv_sources(known, move, aliased)
 
 
 def _has_short(offsets: np.ndarray, min_offset: int) -> bool:
@@ -113,7 +99,6 @@ def recurrent_move(
     if source.orientation != cache.orientation:
         expected = f"the cache's orientation {cache.orientation!r}"
         refuse("recurrent.orientation", expected, repr(source.orientation), "transpose the states, or relabel them")
-    _check_apart(backend, ("recurrent_cache.states", cache.states), ("recurrent.states", source.states))
     cast = cast_between("recurrent.states", source.states.dtype, cache.states.dtype, cache.dtype)
     rows = no_recurrent(backend).rows
     if source.rows is not None:
@@ -122,22 +107,44 @@ def recurrent_move(
     return RecurrentMove(cache.words, state_rows("recurrent.states", source.states), rows, cast)
 
 
+def check_layout(layout: ChunkLayout, conv: ConvInput, chunk_states: Array) -> None:
+    """Refuse a chunk layout that is not the scan's: of other tokens, or of more chunks than there are states."""
+    num_chunks, starts = layout.chunk_rows.size, getattr(conv, "query_start_loc_cpu", None)
+    if chunk_states.shape[0] < num_chunks:
+        got = f"{chunk_states.shape[0]} states for {num_chunks} chunks"
+        refuse("chunk_states", "a state for each chunk of the layout", got, "pass the layout that the scan used")
+    if starts is not None and starts[-1] - starts[0] != layout.cu_chunk_seqlens[-1]:
+        expected = f"{starts[-1] - starts[0]} tokens, as query_start_loc has"
+        refuse("chunks", expected, f"{layout.cu_chunk_seqlens[-1]}", "lay out the scan for these rows")
+
+
 def check_values(
     backend: Backend, targets: CheckpointTargets, moves: tuple[ConvMove, RecurrentMove], num_blocks: int
 ) -> None:
-    """Check blocks, offsets and source states of a host export; a device's values cannot be seen without waiting."""
+    """Check blocks, offsets and source states, as far as the host knows them without waiting."""
     if backend.is_host:
         _, offsets, state_indices = target_arrays(backend, targets)
         check_targets(offsets, state_indices, num_blocks)
         if moves[1].cache.size:
             check_recurrent_sources(offsets, state_indices, moves[1])
+    elif moves[1].cache.size and moves[1].rows.size == 0 and targets.offsets_cpu is not None:
+        # Which blocks are null is not known here, which offsets are is.
+        known = np.ascontiguousarray(targets.offsets_cpu, np.int64)
+        check_recurrent_sources(known, np.ones(len(targets), np.int64), moves[1])
 
 
 def backend_of_caches(conv: ConvCache | None, recurrent: RecurrentCache | None) -> Backend:
     """Return the backend of an exporter's caches, which must have equally many blocks of memory of their own."""
+    for name, cache, kind in (("conv_cache", conv, ConvCache), ("recurrent_cache", recurrent, RecurrentCache)):
+        if cache is not None and not isinstance(cache, kind):
+            refuse(name, f"a {kind.__name__}", type(cache).__name__, "wrap the layer's array in one", ArgumentTypeError)
     arrays = [cache.states for cache in (conv, recurrent) if cache is not None]
+    if not arrays:
+        refuse("caches", "a cache to export into", "None", "pass the layer's paged caches", ArgumentTypeError)
     backend = backend_of(**dict(zip(("conv_cache", "recurrent_cache"), arrays, strict=False)))
     if len(arrays) == 2 and arrays[0].shape[0] != arrays[1].shape[0]:
         got = f"{arrays[1].shape[0]} and {arrays[0].shape[0]}"
         refuse("recurrent_cache", "as many blocks as conv_cache", got, "they share block ids: allocate them together")
+    if len(arrays) == 2:
+        check_caches_apart(backend, *arrays)
     return backend

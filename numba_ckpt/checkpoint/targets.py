@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_ckpt._array import Array, backend_of
-from numba_ckpt._check import check_array, check_shape
+from numba_ckpt._check import check_array, check_mirror, check_shape
 
 __all__ = ["CheckpointTargets"]
 
@@ -49,9 +49,8 @@ class CheckpointTargets:
             mirror = getattr(self, f"{name}_cpu")
             if backend.is_host:
                 object.__setattr__(self, f"{name}_cpu", getattr(self, name))
-            elif mirror is not None:
-                check_array(f"{name}_cpu", mirror, 1, "i")
-                check_shape(f"{name}_cpu", mirror, (len(self),), f"it mirrors {name}")
+            elif mirror is not None and getattr(self, name) is not None:
+                check_mirror(name, mirror, getattr(self, name))
 
     def __len__(self) -> int:
         return int(self.offsets.shape[0])

@@ -15,6 +15,8 @@ from numba_ckpt.rules import conv_tap, is_inside, is_written
 __all__ = ["check_conv_sources", "check_conv_spans", "check_recurrent_sources", "check_targets"]
 
 _NONE = -1
+# Up to here comparing all pairs is quicker than a table of all blocks.
+_FEW = 64
 
 
 @host_loop
@@ -26,14 +28,21 @@ def _first_bad_target(offsets, state_indices, num_blocks):  # type: ignore[no-un
 
 
 @host_loop
-def _first_twice_written(offsets, state_indices):  # type: ignore[no-untyped-def]
-    for k in range(offsets.size):
-        if is_written(offsets[k], state_indices[k]):
+def _first_twice_written(offsets, state_indices, num_blocks):  # type: ignore[no-untyped-def]
+    if offsets.size <= _FEW:
+        for k in range(offsets.size):
             again = False
             for other in range(k):
                 again |= (state_indices[other] == state_indices[k]) & (offsets[other] > 0)
-            if again:
+            if again and is_written(offsets[k], state_indices[k]):
                 return k
+        return _NONE
+    written = np.zeros(num_blocks, np.bool_)
+    for k in range(offsets.size):
+        if is_written(offsets[k], state_indices[k]):
+            if written[state_indices[k]]:
+                return k
+            written[state_indices[k]] = True
     return _NONE
 
 
@@ -46,7 +55,7 @@ def check_targets(offsets: np.ndarray, state_indices: np.ndarray, num_blocks: in
         refuse(
             "state_indices", expected, f"{state_indices[k]} for checkpoint {k}", "gather them from this pool's table"
         )
-    if (k := int(_first_twice_written(offsets, state_indices))) != _NONE:
+    if (k := int(_first_twice_written(offsets, state_indices, num_blocks))) != _NONE:
         got = f"block {state_indices[k]} again for checkpoint {k}"
         refuse("state_indices", "one checkpoint per block", got, "allocate a block for each checkpoint")
 
@@ -151,10 +160,11 @@ def _first_bad_state(offsets, state_indices, state_rows, num_states):  # type: i
 
 
 def check_recurrent_sources(offsets: np.ndarray, state_indices: np.ndarray, move: RecurrentMove) -> None:
-    """Refuse source states outside their buffer."""
+    """Refuse source states outside their buffer; on a device only with the sources that follow from the order."""
     num_states = move.states.shape[0]
-    if (k := int(_first_bad_state(offsets, state_indices, move.rows, num_states))) != _NONE:
-        source = int(move.rows[k]) if move.rows.size else k
+    rows = move.rows if move.rows.size else np.empty(0, np.int64)
+    if (k := int(_first_bad_state(offsets, state_indices, rows, num_states))) != _NONE:
+        source = int(rows[k]) if rows.size else k
         expected = f"entries in [0, {num_states}), the states given"
         do = "pass the buffer that the kernel filled, and one row of it per checkpoint"
         refuse("recurrent.rows", expected, f"{source} for checkpoint {k}", do)

@@ -78,25 +78,25 @@ def _checkpoint_export_kernel(  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
     step = global_index(cuda.gridDim.x, cuda.blockDim.x, 0)
     for k in range(cuda.blockIdx.y, offsets.size, cuda.gridDim.y):
-        offset, block = offsets[k], state_indices[k]
-        if is_written(offset, block):
-            source = state_rows[k] if state_rows.size > 0 else k
-            if is_inside(block, recurrent_cache.shape[0]) & is_inside(source, states.shape[0]):
-                for e in range(first, recurrent_cache.shape[1], step):
-                    recurrent_cache[block, e] = cast_bits(states[source, e], recurrent_cast)
-            row = rows[k] if rows.size > 0 else k
-            if is_inside(block, conv_cache.shape[0]):
+        offset, block, row = offsets[k], state_indices[k], rows[k] if rows.size > 0 else k
+        source = state_rows[k] if state_rows.size > 0 else k
+        there = (states.shape[0] == 0) | is_inside(source, states.shape[0])
+        there &= (state_len == 0) | is_inside(row, query_start_loc.size - 1)
+        there &= is_inside(block, max(recurrent_cache.shape[0], conv_cache.shape[0]))
+        if there & is_written(offset, block):
+            for e in range(first, recurrent_cache.shape[1], step):
+                recurrent_cache[block, e] = cast_bits(states[source, e], recurrent_cast)
+            for slot in range(state_len):
+                tap = conv_tap(slot, offset, state_len)
+                token = query_start_loc[row] + max(tap, 0)
+                token = token_indices[token] if is_inside(token, token_indices.size) else token
+                window = initial_indices[row] if tap < 0 and (has_initial.size == 0 or has_initial[row]) else -1
                 for channel in range(first, conv_cache.shape[1], step):
-                    for slot in range(state_len):
-                        tap = conv_tap(slot, offset, state_len)
-                        if tap >= 0:
-                            token = query_start_loc[row] + tap
-                            token = token_indices[token] if token_indices.size > 0 else token
-                            conv_cache[block, channel, slot] = cast_bits(tokens[token, channel], conv_cast)
-                        elif has_initial.size == 0 or has_initial[row]:
-                            conv_cache[block, channel, slot] = initial[initial_indices[row], channel, state_len + tap]
-                        else:
-                            conv_cache[block, channel, slot] = 0
+                    if tap < 0:
+                        given = is_inside(window, initial.shape[0])
+                        conv_cache[block, channel, slot] = initial[window, channel, state_len + tap] if given else 0
+                    elif is_inside(token, tokens.shape[0]):
+                        conv_cache[block, channel, slot] = cast_bits(tokens[token, channel], conv_cast)
 
 
 @strided_loop
@@ -189,7 +189,8 @@ def export_checkpoints(
     Notes
     -----
     Checkpoints without an offset, or with a null or padding block, write nothing. On a device: one launch on the
-    current stream, no synchronisation; a block or source outside its array is left out.
+    current stream, no synchronisation; nothing outside an array is read or written, and a checkpoint whose block, row
+    or source is outside its array is left out whole.
     """
     if not isinstance(backend, DeviceBackend):
         _export_on_host(targets, conv, recurrent)

@@ -28,7 +28,8 @@ def _gather_state_indices_kernel(block_table, request_rows, block_cols, state_in
         row, col = request_rows[index], block_cols[index]
         state_indices[index] = NULL_BLOCK_ID
         if is_inside(row, block_table.shape[0]) & is_inside(col, block_table.shape[1]):
-            state_indices[index] = block_table[row, col]
+            block = block_table[row, col]
+            state_indices[index] = block if is_inside(block, 2**31) else NULL_BLOCK_ID
 
 
 @host_loop
@@ -38,7 +39,7 @@ def _first_bad_entry(block_table, request_rows, block_cols):  # type: ignore[no-
         row, col = request_rows[index], block_cols[index]
         if not is_inside(row, block_table.shape[0]) or col >= block_table.shape[1]:
             return index
-        if col >= 0 and abs(block_table[row, col]) > INT32_MAX:
+        if col >= 0 and not -INT32_MAX <= block_table[row, col] <= INT32_MAX:
             return index
     return -1
 
@@ -77,8 +78,8 @@ def gather_state_indices(
     block_cols : ndarray or cupy.ndarray
         int64 [R], table column of each entry; negative means none, and the table is not read.
     extent : tuple of int, optional
-        Rows and columns that the entries need, known on the host. On a device it is the only way to refuse an entry
-        outside the table: values there cannot be read without waiting, and such an entry yields `NULL_BLOCK_ID`.
+        Rows and columns that the entries need, known on the host. Needed on a device, where values cannot be read
+        without waiting; an entry outside the table all the same yields `NULL_BLOCK_ID`.
 
     Returns
     -------
@@ -102,6 +103,9 @@ def gather_state_indices(
     [9, 0]
     """
     backend = backend_of(block_table=block_table, request_rows=request_rows, block_cols=block_cols)
+    if extent is None and not backend.is_host:
+        do = "pass one past the highest row and column, known on the host"
+        refuse("extent", "the rows and columns needed, on a device", "None", do)
     check_table_extent(block_table, *(extent or (0, 0)))
     check_array("request_rows", request_rows, 1, "i")
     check_array("block_cols", block_cols, 1, "i")

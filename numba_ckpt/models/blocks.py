@@ -177,4 +177,6 @@ class Mamba2Block(RecurrentBlock):
         return result.outputs * (gate * sigmoid(gate)).reshape(x.shape), result.chunk_states
 
     def _export(self, pool: LayerStates, step: Step, conv: ConvInput, states: np.ndarray) -> None:
-        Mamba2Exporter(pool.conv, pool.recurrent).export(step.targets, conv, states, step.chunks)
+        Mamba2Exporter(pool.conv, pool.recurrent).export(
+            step.targets, conv, states, step.chunks, pool.recurrent.orientation
+        )

@@ -38,6 +38,12 @@ class ChunkLayout:
         -1 if there is none.
     checkpoint_chunk_indices : ndarray
         int32 [N], chunk that ends on the row's checkpoint; -1 where it has none.
+
+    Examples
+    --------
+    >>> layout = compute_chunk_layout([0], [0, 300], 128, [200])
+    >>> np.diff(layout.cu_chunk_seqlens).tolist(), layout.checkpoint_chunk_indices.tolist()
+    ([128, 72, 56, 44], [1])
     """
 
     cu_chunk_seqlens: np.ndarray
@@ -71,6 +77,11 @@ class ChunkLayout:
         >>> layout.chunks_ending_at(np.array([0, 1]), np.array([0, 100])).tolist()
         [0, 2]
         """
+        rows, offsets = check_integers("rows", rows), check_integers("offsets", offsets)
+        check_shape("offsets", offsets, rows.shape, "pass one offset for each row")
+        if offsets.size and int(offsets.min()) < 0:
+            refuse("offsets", "at least 0", int(offsets.min()), "0 stands for no checkpoint")
+        rows, offsets = (np.ascontiguousarray(array, np.int64) for array in (rows, offsets))
         chunks, ok = _chunks_ending_at(self.cu_chunk_seqlens, self.chunk_rows, rows, offsets)
         if not ok.all():
             k = int(ok.argmin())

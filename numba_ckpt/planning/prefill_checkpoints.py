@@ -33,6 +33,12 @@ class CheckpointPlan(NamedTuple):
         int64 [N], block-table column of the checkpoint's state; -1 where the row has none.
     any : bool
         Whether some row has a checkpoint.
+
+    Examples
+    --------
+    >>> plan = CheckpointPlan(np.array([1984, 0], np.int32), np.array([2, -1]), any=True)
+    >>> np.nonzero(plan.offsets)[0].tolist()  # rows with a checkpoint
+    [0]
     """
 
     offsets: np.ndarray
@@ -116,7 +122,7 @@ def _check_rows(seq_lens: Any, query_lens: Any, geometry: Any, offsets: Any, blo
     for name, output, dtype in (("offsets", offsets, np.int32), ("block_cols", block_cols, np.int64)):
         _check_host_array(name, output)
         if output.dtype != dtype:
-            refuse(name, np.dtype(dtype).name, output.dtype.name, "allocate it with this dtype", ArgumentTypeError)
+            refuse(name, np.dtype(dtype).name, output.dtype, "allocate it with this dtype", ArgumentTypeError)
         check_shape(name, output, seq_lens.shape, "allocate one entry for each entry of seq_lens")
         check_writable(name, output)
         check_no_overlap((name, output), (("seq_lens", seq_lens), ("query_lens", query_lens)))
@@ -133,14 +139,14 @@ def _check_host_array(name: str, array: Any, kinds: str = "") -> None:
 
 def _check_lengths(seq_lens: np.ndarray, query_lens: np.ndarray) -> None:
     seqs, queries = check_int64_range("seq_lens", seq_lens), check_int64_range("query_lens", query_lens)
-    for name, bad, expected in (
-        ("seq_lens", seqs < 0, "lengths of at least 0"),
-        ("query_lens", queries < 0, "lengths of at least 0"),
-        ("query_lens", queries > seqs, "at most the row's seq_lens"),
+    for name, lens, bad, expected in (
+        ("seq_lens", seqs, seqs < 0, "lengths of at least 0"),
+        ("query_lens", queries, queries < 0, "lengths of at least 0"),
+        ("query_lens", queries, queries > seqs, "at most the row's seq_lens"),
     ):
         if bad.any():
             row = int(bad.argmax())
-            got = f"{queries[row]} in row {row} with seq_lens {seqs[row]}"
+            got = f"{lens[row]} in row {row} (seq_lens {seqs[row]}, query_lens {queries[row]})"
             refuse(name, expected, got, "seq_lens counts all tokens after the step, query_lens those computed in it")
 
 

@@ -78,6 +78,7 @@ def step(seq_lens=(0, 200), starts=(0, 0, 200), table=TABLE):
 
 
 BUILDS = {
+    "no batch": (None, [1], "batch", ArgumentTypeError),
     "a row outside the batch": (step(), [2], "request_rows", ArgumentError),
     "a negative row": (step(), [-1], "request_rows", ArgumentError),
     "float rows": (step(), [0.5], "request_rows", ArgumentTypeError),
@@ -102,6 +103,7 @@ def test_build(batch, rows, name, error):
     refused(lambda: PrefillCheckpointBuilder(GEOMETRY).build(batch, rows), name, error)
 
 
+FOREIGN = np.dtype(np.float16).newbyteorder()
 BUILDERS = {
     "a dict for a geometry": (lambda: PrefillCheckpointBuilder({}), "geometry", ArgumentTypeError),
     "an unknown cache mode": (lambda: PrefillCheckpointBuilder(GEOMETRY, "aligned"), "cache_mode", ArgumentError),
@@ -144,6 +146,8 @@ def test_chunk_layout(arguments, name, error):
 
 
 CACHES = {
+    "an array for a conv cache": (lambda: ConvRecurrentExporter(f4(4, 2, 3), None), "conv_cache", ArgumentTypeError),
+    "no cache": (lambda: ConvExporter(None), "caches", ArgumentTypeError),
     "a 2-d conv cache": (lambda: ConvCache(f4(4, 3)), "conv_cache.states", ArgumentError),
     "a list for a conv cache": (lambda: ConvCache([[[0.0]]]), "conv_cache.states", ArgumentTypeError),
     "an unknown layout": (lambda: ConvCache(f4(4, 2, 3), "channels_last"), "conv_cache.layout", ArgumentError),
@@ -197,7 +201,7 @@ class Layer:
     def export(self, offsets=(5, 6), blocks=(3, 4), rows=None, conv=None, recurrent=None, caches=None, **tokens):
         offsets, blocks = np.asarray(offsets), np.asarray(blocks)
         targets = CheckpointTargets(offsets, blocks, rows)
-        conv = conv if conv is not None else self.source(**tokens)
+        conv = conv() if conv is not None else self.source(**tokens)
         recurrent = recurrent if recurrent is not None else RecurrentInput(f4(2, 2, 2))
         caches = caches or (ConvCache(self.conv), RecurrentCache(self.states))
         ConvRecurrentExporter(*caches).export(targets, conv, recurrent)
@@ -230,6 +234,9 @@ EXPORTS = {
     "1-d tokens": ({"tokens": f4(16)}, "tokens", ArgumentError),
     "tokens of other channels": ({"tokens": f4(16, 3)}, "tokens", ArgumentError),
     "tokens of another dtype": ({"tokens": np.zeros((16, 2))}, "tokens", ArgumentTypeError),
+    "an array for initial windows": (
+        {"conv": lambda: ConvInput(f4(16, 2), i4(0, 8, 16), initial=f4(2, 2, 3))}, "initial", ArgumentTypeError,
+    ),
     "tokens of the same size": ({"tokens": np.zeros((16, 2), np.int32)}, "tokens", ArgumentTypeError),
     "too few tokens": ({"tokens": f4(15, 2)}, "query_start_loc", ArgumentError),
     "no starts": ({"starts": ()}, "query_start_loc", ArgumentTypeError),
@@ -298,6 +305,40 @@ def test_export_states(states, name, error):
     refused(lambda: layer.export(recurrent=RecurrentInput(*states)), name, error)
     assert np.isnan(layer.conv).all()
     assert np.isnan(layer.states).all()
+
+
+def test_foreign_byte_order_is_carried_but_not_converted():
+    swapped = np.zeros((2, 4), FOREIGN)
+    target = CheckpointTargets(i4(1), i4(1))
+    RecurrentExporter(RecurrentCache(swapped)).export(target, RecurrentInput(np.full((1, 4), 1.5, FOREIGN)))
+    assert swapped[1].tolist() == [1.5] * 4
+    for cache, source in (
+        (RecurrentCache(np.zeros((2, 4), FOREIGN)), f4(1, 4)),
+        (RecurrentCache(np.zeros((2, 4), np.uint16), dtype="float16"), np.zeros((1, 4), FOREIGN)),
+    ):
+        call = RecurrentExporter(cache).export
+        refused(
+            lambda call=call, source=source: call(target, RecurrentInput(source)), "recurrent.states", ArgumentTypeError
+        )
+
+
+def test_a_layout_of_another_batch():
+    exporter = Mamba2Exporter(ConvCache(f4(4, 1, 3)), RecurrentCache(f4(4, 2), "HK"))
+    source, target = ConvInput(f4(8, 1), i4(0, 8)), CheckpointTargets(i4(4), i4(1))
+    layout = compute_chunk_layout([0], [0, 8], 4)
+    refused(lambda: exporter.export(target, source, f4(1, 2), layout, "HK"), "chunk_states")
+    refused(lambda: exporter.export(target, source, f4(2, 2), layout, "KH"), "recurrent.orientation")
+    refused(lambda: exporter.export(target, source, f4(3, 2), compute_chunk_layout([0], [0, 9], 4), "HK"), "chunks")
+
+
+def test_chunks_of_a_flat_list():
+    layout = compute_chunk_layout([0, 0], [0, 8, 16], 4)
+    assert layout.chunks_ending_at([0, 1, 0], [4, 8, 0]).tolist() == [0, 3, 0]
+    refused(lambda: layout.chunks_ending_at([0, 1], [4]), "offsets")
+    refused(lambda: layout.chunks_ending_at([0.5], [4]), "rows", ArgumentTypeError)
+    refused(lambda: layout.chunks_ending_at([0], [-4]), "offsets")
+    refused(lambda: layout.chunks_ending_at([0], [12]), "chunks")  # a chunk of row 1 ends there
+    refused(lambda: layout.chunks_ending_at([2], [4]), "chunks")
 
 
 def test_sources_inside_the_caches():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from numba_ckpt.checkpoint import PrefillCheckpointBuilder
+from numba_ckpt.errors import ArgumentError
 from numba_ckpt.planning import BatchLayout
 from tests.golden import builder_cases
 
@@ -64,3 +65,34 @@ def test_recorded_steps_of_another_group():
             assert other.checkpoint_offsets.tolist() == case.result["checkpoint_offsets"]
             checked += 1
     assert checked == 68
+
+
+def test_metadata_keeps_rows_of_its_own():
+    case = next(case for case in builder_cases() if case.result is not None)
+    rows = np.array(case.request_rows)
+    metadata = build(case, rows=lambda _: rows)
+    rows[:] = 0
+    other = metadata.regather_state_indices(np.array(case.other_block_table, np.int32))
+    assert other.state_indices.tolist() == case.result["regathered_state_indices"]
+
+
+@pytest.mark.parametrize("change", [{"cache_mode": "all"}, {"num_checkpoint_blocks": 0}, {"geometry": None}])
+def test_nothing_is_looked_at_where_there_is_nothing_to_build(change):
+    case = next(case for case in builder_cases() if case.result is not None)._replace(**change)
+    assert build(case, rows=lambda _: "no rows") is None
+
+
+def test_the_table_must_hold_exactly_the_rows_and_columns_needed():
+    case = next(case for case in builder_cases() if case.result is not None and len(case.block_table) > 1)
+    num_rows, num_cols = max(case.request_rows) + 1, max(case.result["block_cols"]) + 1
+    batch = np.array(case.seq_lens), np.array(case.query_start_loc)
+    builder = PrefillCheckpointBuilder(case.geometry, case.cache_mode, case.num_checkpoint_blocks)
+    table = np.array(case.block_table, np.int32)[:num_rows, :num_cols]
+    metadata = builder.build(BatchLayout(*batch, table), case.request_rows)
+    assert metadata.table_extent == (num_rows, num_cols)
+    assert metadata.state_indices.tolist() == case.result["state_indices"]
+    for small in (table[:-1], table[:, :-1]):
+        with pytest.raises(ArgumentError, match="block_table"):
+            builder.build(BatchLayout(*batch, small), case.request_rows)
+        with pytest.raises(ArgumentError, match="block_table"):
+            metadata.regather_state_indices(small)

@@ -78,7 +78,7 @@ def test_mamba2_resumes_wherever_a_chunk_ends(offsets):
     state_cache = RecurrentCache(poisoned(HEADS, VALUE_DIM, KEY_DIM), HPN)
     targets = CheckpointTargets(offsets, np.array([3, 5, 7]), np.zeros(3, np.int64))
     exporter = Mamba2Exporter(conv_cache, state_cache)
-    exporter.export(targets, ConvInput(tokens, np.array([0, 20])), cold.chunk_states, layout)
+    exporter.export(targets, ConvInput(tokens, np.array([0, 20])), cold.chunk_states, layout, HPN)
     for offset, block in zip(offsets, (3, 5, 7), strict=True):
         assert conv_cache.states[block].tobytes() == tokens[offset - 3 : offset].T.tobytes()
         rest = Mamba2Tokens(x[offset:], dt[offset:], b[offset:], c[offset:], a, d)

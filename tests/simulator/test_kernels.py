@@ -10,6 +10,9 @@ from numba_ckpt.checkpoint import (
     ConvCache,
     ConvExporter,
     ConvInput,
+    ConvRecurrentExporter,
+    InitialConvState,
+    Mamba2Exporter,
     PrefillCheckpointBuilder,
     RecurrentCache,
     RecurrentExporter,
@@ -18,10 +21,10 @@ from numba_ckpt.checkpoint import (
 from numba_ckpt.errors import ArgumentError, BackendMixError
 from numba_ckpt.kernels import _launch
 from numba_ckpt.kernels.gather_state_indices import gather_state_indices
-from numba_ckpt.planning import BatchLayout
-from numba_ckpt.testing import SimulatedDevice
+from numba_ckpt.planning import BatchLayout, compute_chunk_layout
+from numba_ckpt.testing import SimulatedDevice, poisoned
 from tests.checkpoint.problems import DTYPES, ExportProblem, same_bytes
-from tests.golden import builder_cases, export_cases
+from tests.golden import builder_cases, export_cases, store_cases
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +133,10 @@ def test_recorded_exports(device, case):
 def test_gather_reads_no_masked_or_outside_entry(device):
     table = device.put(np.array([[4, 5], [6, 7]], np.int32))
     rows, cols = device.put(np.array([0, 1, 7, 0, -1])), device.put(np.array([-1, 1, 0, 2, 0]))
-    assert device.get(gather_state_indices(table, rows, cols)).tolist() == [0, 7, 0, 0, 0]
+    # The extent is what the caller claims; the kernel does not rely on it.
+    assert device.get(gather_state_indices(table, rows, cols, extent=(2, 2))).tolist() == [0, 7, 0, 0, 0]
+    with pytest.raises(ArgumentError, match="extent: expected the rows and columns needed"):
+        gather_state_indices(table, rows, cols)
     with pytest.raises(ArgumentError, match="at least 8 rows"):
         gather_state_indices(table, rows, cols, extent=(8, 2))
 
@@ -151,3 +157,108 @@ def test_a_mixture_of_devices_is_refused(device):
     targets = CheckpointTargets(device.put(np.array([4], np.int32)), device.put(np.array([1], np.int32)))
     with pytest.raises(BackendMixError, match="move them to one device"):
         ConvExporter(cache).export(targets, ConvInput(np.zeros((8, 2), np.float32), np.array([0, 8])))
+
+
+def one(device, offset, block):
+    offsets = np.array([offset], np.int32)
+    return CheckpointTargets(device.put(offsets), device.put(np.array([block], np.int32)), offsets_cpu=offsets)
+
+
+def layer(device):
+    conv, states = device.put(poisoned((4, 2, 3), np.float32)), device.put(poisoned((4, 6), np.float32))
+    return conv, states, ConvRecurrentExporter(ConvCache(conv), RecurrentCache(states))
+
+
+def conv_input(device, num_rows=1, **more):
+    starts = np.arange(0, 8 * num_rows + 1, 8)
+    return ConvInput(device.put(np.ones((8 * num_rows, 2), np.float32)), device.put(starts), **more)
+
+
+@pytest.mark.parametrize("block", [4, 99, -1, 0])
+def test_a_block_outside_the_pool_is_left_out_whole(device, block):
+    conv, states, exporter = layer(device)
+    exporter.export(one(device, 5, block), conv_input(device), RecurrentInput(device.put(np.ones((1, 6), np.float32))))
+    assert np.isnan(device.get(conv)).all()
+    assert np.isnan(device.get(states)).all()
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+def test_a_row_outside_the_batch_is_left_out_whole(device, row):
+    conv, states, exporter = layer(device)
+    offsets = device.put(np.array([5], np.int32))
+    targets = CheckpointTargets(offsets, device.put(np.array([1])), device.put(np.array([row])), np.array([5]))
+    source = conv_input(
+        device, 2, initial=InitialConvState(device.put(np.zeros((1, 2, 3), "f4")), device.put(np.zeros(2, int)))
+    )
+    exporter.export(targets, source, RecurrentInput(device.put(np.ones((1, 6), np.float32))))
+    assert np.isnan(device.get(conv)).all()
+    assert np.isnan(device.get(states)).all()
+
+
+def test_too_few_states_are_refused_before_the_launch(device):
+    conv, _, exporter = layer(device)
+    offsets = np.array([5, 6], np.int32)
+    targets = CheckpointTargets(device.put(offsets), device.put(np.array([1, 2])), offsets_cpu=offsets)
+    with pytest.raises(ArgumentError, match=r"recurrent.rows: expected entries in \[0, 1\)"):
+        exporter.export(targets, conv_input(device, 2), RecurrentInput(device.put(np.ones((1, 6), np.float32))))
+    assert np.isnan(device.get(conv)).all()
+
+
+def test_mirrors_are_checked(device):
+    starts = device.put(np.array([0, 8]))
+    tokens = device.put(np.ones((8, 2), np.float32))
+    for mirror in (np.array([0.5, 8.0]), [0, 8], np.array([0, 8, 16])):
+        with pytest.raises(ArgumentError, match="query_start_loc_cpu"):
+            ConvInput(tokens, starts, query_start_loc_cpu=mirror)
+    with pytest.raises(ArgumentError, match="offsets_cpu"):
+        CheckpointTargets(device.put(np.array([5])), device.put(np.array([1])), offsets_cpu=device.put(np.array([5.0])))
+
+
+def test_another_view_of_the_cache_is_refused(device):
+    pages = device.put(np.zeros((5, 2, 3), np.float32))
+    initial = InitialConvState(pages, device.put(np.array([1])))
+    with pytest.raises(ArgumentError, match=r"^initial\.states: expected the conv cache or memory apart"):
+        ConvExporter(ConvCache(pages[1:])).export(one(device, 2, 1), conv_input(device, initial=initial))
+    assert device.num_launches == 0
+
+
+def test_mamba2_takes_the_chunk_that_ends_on_the_checkpoint(device):
+    starts = np.array([0, 100, 400])
+    layout = compute_chunk_layout([0, 1000], starts, 128, [64, 100])
+    chunk_states = device.put(np.arange(layout.chunk_rows.size, dtype=np.float32)[:, None])
+    conv, states = device.put(poisoned((4, 1, 3), np.float32)), device.put(poisoned((4, 1), np.float32))
+    offsets = np.array([64, 100], np.int32)
+    targets = CheckpointTargets(device.put(offsets), device.put(np.array([1, 2])), offsets_cpu=offsets)
+    tokens = device.put(np.arange(400, dtype=np.float32)[:, None])
+    source = ConvInput(tokens, device.put(starts), query_start_loc_cpu=starts)
+    Mamba2Exporter(ConvCache(conv), RecurrentCache(states)).export(targets, source, chunk_states, layout)
+    ends = layout.cu_chunk_seqlens[1:]
+    assert [ends[int(device.get(states)[block, 0])] for block in (1, 2)] == [64, 200]
+    assert device.get(conv)[2].tolist() == [[197, 198, 199]]
+    assert device.num_copies == 1
+
+
+def small_store_cases():
+    return [case for case in store_cases() if case.dim * case.state_size <= 400]
+
+
+@pytest.mark.parametrize("case", small_store_cases(), ids=lambda case: f"{case.dtype}-{case.layout}-{case.state_size}")
+def test_recorded_stores(device, case):
+    conv, pages = device.put(case.arrays["conv_before"]), device.put(case.arrays["ssm_before"])
+    recorded = np.array(case.offsets, np.int32)
+    blocks = np.array(case.state_indices, np.int32)
+    # Upstream reads the previous row's tokens where a row is short, and writes the null block; neither happens here.
+    short = (recorded > 0) & (recorded < case.state_len)
+    offsets = np.where(short, 0, recorded).astype(np.int32)
+    targets = CheckpointTargets(device.put(offsets), device.put(blocks), offsets_cpu=offsets)
+    chunk_states = case.arrays["chunk_states"]
+    chunk_states = device.put(chunk_states.reshape(len(chunk_states), -1))
+    tokens = device.put(case.arrays["x"]).T
+    exporter = Mamba2Exporter(ConvCache(conv, case.layout, case.state_len), RecurrentCache(pages[:, : case.state_size]))
+    source = ConvInput(tokens, device.put(np.array(case.query_start_loc)))
+    exporter.export(targets, source, chunk_states, device.put(np.array(case.chunk_indices)))
+    untouched = blocks[short | ((recorded > 0) & (blocks == 0))]
+    for array, name in ((conv, "conv"), (pages, "ssm")):
+        answer = case.arrays[f"{name}_after"].copy()
+        answer[untouched] = case.arrays[f"{name}_before"][untouched]
+        assert same_bytes(device.get(array), answer)
