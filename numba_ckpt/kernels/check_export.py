@@ -113,6 +113,10 @@ _BAD_TOKEN, _BAD_INITIAL, _WRITTEN_INITIAL = range(1, 4)
 def _first_bad_source(rows, offsets, state_indices, move, aliased):  # type: ignore[no-untyped-def]
     """(fault, checkpoint) of the first checkpoint whose taps are not there; fault 0 if there is none."""
     num_tokens, starts, token_indices, num_initial, initial_indices, has_initial, state_len = move
+    written = np.zeros(num_initial if aliased else 0, np.bool_)
+    for k in range(offsets.size if aliased else 0):
+        if is_written(offsets[k], state_indices[k]) and is_inside(state_indices[k], num_initial):
+            written[state_indices[k]] = True
     for k in range(offsets.size):
         if is_written(offsets[k], state_indices[k]):
             row = rows[k] if rows.size > 0 else k
@@ -125,9 +129,8 @@ def _first_bad_source(rows, offsets, state_indices, move, aliased):  # type: ign
                 source = initial_indices[row]
                 if not is_inside(source, num_initial) or (aliased and source == 0):
                     return _BAD_INITIAL, k
-                for other in range(offsets.size):
-                    if aliased and state_indices[other] == source and offsets[other] > 0:
-                        return _WRITTEN_INITIAL, k
+                if aliased and written[source]:
+                    return _WRITTEN_INITIAL, k
     return 0, _NONE
 
 

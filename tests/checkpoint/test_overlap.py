@@ -115,3 +115,11 @@ def test_elements_of_a_cache_that_overlap():
 
 def test_an_empty_pool_is_no_broadcast():
     assert ConvCache(np.zeros((0, 2, 3), np.float32)).state_len == 3
+
+
+def test_initial_windows_in_the_first_blocks_of_a_larger_cache():
+    conv, states, exporter = make()
+    conv[1] = 5
+    initial = InitialConvState(conv[:2], np.array([1]))
+    exporter.export(one(2, block=3), source(initial=initial), state())
+    assert conv[3].tolist() == [[5, 1, 1]] * 2
