@@ -38,6 +38,10 @@ from numba_ckpt.cache.pool_loops import (
 __all__ = ["BlockPool"]
 
 
+# Evicted keys remembered at least.
+MIN_EVICTIONS = 4096
+
+
 def _block_ids(name: str, blocks: Any) -> np.ndarray:
     ids = np.asarray(blocks, np.int32) if isinstance(blocks, (list, tuple)) else blocks
     check_array(name, ids, 1, "iu")
@@ -74,7 +78,9 @@ class BlockPool:
         counts[NUM_FREE] = num_blocks - 1
         free = np.zeros(num_blocks, np.int32)
         free[:-1] = np.arange(num_blocks - 1, 0, -1)
-        self.arrays = PoolArrays(blocks, new_slots(num_blocks), free, counts, np.zeros(num_blocks, EVICTION))
+        self.arrays = PoolArrays(
+            blocks, new_slots(num_blocks), free, counts, np.zeros(max(num_blocks, MIN_EVICTIONS), EVICTION)
+        )
 
     @property
     def num_available(self) -> int:

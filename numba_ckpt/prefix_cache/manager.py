@@ -27,9 +27,12 @@ from numba_ckpt.prefix_cache.chunk_loops import (
     reserve_chunk,
     undo_chunk,
 )
+from numba_ckpt.prefix_cache.counters import CacheCounters
+from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.ledger import WriteLedger
 from numba_ckpt.prefix_cache.longest_hit import fill_table, find_hit
+from numba_ckpt.prefix_cache.observer import CacheObserver
 from numba_ckpt.prefix_cache.prefix_hashes import PrefixHasher
 from numba_ckpt.prefix_cache.request import JUNCTION, LAST_BOUNDARY, CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import PROVEN, Retention
@@ -99,9 +102,15 @@ class HybridPrefixCache:
         unit, alignment = config.hash_block_size, config.cache_hit_alignment_tokens or config.hash_block_size
         self._sizes = np.array([unit, alignment, config.drop_eagle_block, config.num_hash_lookahead_tokens], np.int64)
         self._step = config.hit_step
+        self.observer = CacheObserver(config)
         self._requests: dict[str, CachedRequest] = {}
         self._written = np.ones(len(config.groups), np.bool_)
         self._declined = np.zeros(len(config.groups), np.bool_)
+
+    @property
+    def counters(self) -> CacheCounters:
+        """What has happened so far."""
+        return self.observer.counters
 
     def add(self, request_id: str, tokens: np.ndarray, salt: bytes = b"") -> CachedRequest:
         """Take in a request: hash its prompt, all of it in one call.
@@ -165,7 +174,12 @@ class HybridPrefixCache:
             fill_table(*arguments, self._groups, num_tokens, request.table)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
         request.junction = request.kept[JUNCTION] = ceiling if ceiling > num_tokens else 0
-        return PrefixHit(num_tokens, ceiling)
+        return self.observer.looked_up(request, num_tokens, ceiling)
+
+    def explain(self, request: CachedRequest) -> list[BoundaryVerdict]:
+        """Say for each boundary of the prompt what every group could serve, and why not; see `explain`."""
+        self._check_known(request)
+        return explain(self, request)
 
     def begin_step(self) -> CacheStep:
         """Open a step."""
@@ -203,6 +217,7 @@ class HybridPrefixCache:
         if self.ledger is not None:
             for group, block in reservation.new_states:
                 self.ledger.forget(group, block)
+        self.observer.reserved(reservation)
         step.reservations.append(reservation)
         step.request_ids.add(request.request_id)
         request.num_computed_tokens = end
@@ -241,6 +256,9 @@ class HybridPrefixCache:
             commit_chunk(self.pool.arrays, request.keys, *chunk_arrays, written, request.kept)
             request.num_in_flight -= 1
             request.num_committed_tokens = end
+        self.counters.steps_committed += 1
+        for chunk, written in chunks:
+            self.observer.committed(chunk, written is self._declined)
 
     def _check_ledger(self, ledger: WriteLedger, chunk: ChunkReservation, written: np.ndarray) -> None:
         request, start, end, reserved = chunk
@@ -274,6 +292,9 @@ class HybridPrefixCache:
                 got = f"request {request.request_id!r} with a later chunk"
                 refuse("step", "the last step of each of its requests", got, "abort the later steps first")
         step.is_open = False
+        self.counters.steps_aborted += 1
+        for chunk in step.reservations:
+            self.observer.aborted(chunk)
         for request, start, end, reserved in reversed(step.reservations):
             undo_chunk(self.pool.arrays, self._groups, request.table, start, end, reserved)
             request.num_computed_tokens = start
