@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import check_array, check_int, refuse
+from numba_ckpt._check import INT32_MAX, check_int, check_integers, refuse
 from numba_ckpt.cache.key_table import BLOCK, NO_GROUP, find_blocks, new_slots
 from numba_ckpt.cache.pool_loops import (
     EVICTION,
@@ -43,8 +43,9 @@ MIN_EVICTIONS = 4096
 
 
 def _block_ids(name: str, blocks: Any) -> np.ndarray:
-    ids = np.asarray(blocks, np.int32) if isinstance(blocks, (list, tuple)) else blocks
-    check_array(name, ids, 1, "iu")
+    ids = check_integers(name, blocks)
+    if ids.dtype != np.int32 and ids.size and (ids.max() > INT32_MAX or ids.min() < 0):
+        refuse(name, "block ids of the pool", f"{ids.max()} or {ids.min()}", "pass ids that allocate returned")
     return np.ascontiguousarray(ids, np.int32)
 
 

@@ -1,12 +1,13 @@
 """The cache groups of a model, as the prefix cache sees them: what each keeps of a prefix, in which blocks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import check_choice, check_int, refuse
+from numba_ckpt._check import check_bool, check_choice, check_int, refuse
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning import CheckpointGeometry
 
@@ -66,6 +67,14 @@ class CacheGroup:
             object.__setattr__(self, name, check_int(name, value, 1))
 
 
+def _check_groups(groups: Any) -> tuple[CacheGroup, ...]:
+    members = tuple(groups) if isinstance(groups, Iterable) else ()
+    if not members or not all(isinstance(member, CacheGroup) for member in members):
+        expected = "a sequence of one CacheGroup at least"
+        refuse("groups", expected, groups, "describe the model's groups", ArgumentTypeError)
+    return members
+
+
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
     """Groups and units of a prefix cache; checked once, when made.
@@ -109,9 +118,10 @@ class CacheConfig:
     num_hash_lookahead_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if not self.groups or not all(isinstance(group, CacheGroup) for group in self.groups):
-            refuse("groups", "one CacheGroup at least", self.groups, "describe the model's groups", ArgumentTypeError)
-        object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "groups", _check_groups(self.groups))
+        object.__setattr__(self, "drop_eagle_block", check_bool("drop_eagle_block", self.drop_eagle_block))
+        lookahead = check_int("num_hash_lookahead_tokens", self.num_hash_lookahead_tokens, 0)
+        object.__setattr__(self, "num_hash_lookahead_tokens", lookahead)
         unit = check_int("hash_block_size", self.hash_block_size, 1)
         if self.cache_hit_alignment_tokens is None:
             sizes = (group.block_size for group in self.groups if group.kind != "state")

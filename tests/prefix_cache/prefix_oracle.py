@@ -1,0 +1,63 @@
+"""What a look-up has to find and a commit to publish, told slowly from texts; shares no code with the rules."""
+
+from tests.prefix_cache.content_worker import visible_from
+
+
+def last_boundary(config, num_tokens):
+    """The last position at which a repetition of a prompt can resume; 0 if there is none."""
+    alignment = config.cache_hit_alignment_tokens
+    beyond = alignment if config.drop_eagle_block else max(1, config.num_hash_lookahead_tokens)
+    return max((p for p in range(0, num_tokens + 1, alignment) if p + beyond <= num_tokens), default=0)
+
+
+def _serves(index, group, published, prompt, position):
+    if group.kind == "state":
+        return (index, prompt.prefix(position)) in published
+    if position % group.block_size:
+        return False
+    seen = range(visible_from(group, position), position)
+    ends = {(token // group.block_size + 1) * group.block_size for token in seen}
+    return all((index, prompt.prefix(end)) in published for end in ends)
+
+
+def longest_hit(config, published, prompt):
+    """(hit, attention's): the longest boundary that all groups serve, and that all attention groups serve.
+
+    `published` is a set of (group, text).
+    """
+    groups = list(enumerate(config.groups))
+    attention = [(index, group) for index, group in groups if group.kind != "state"]
+    last = last_boundary(config, len(prompt.text))
+    boundaries = range(last, 0, -config.cache_hit_alignment_tokens)
+
+    def longest(served):
+        whole = (p for p in boundaries if all(p % group.block_size == 0 for _, group in attention))
+        return next((p for p in whole if all(_serves(*g, published, prompt, p) for g in served)), 0)
+
+    return longest(groups), longest(attention)
+
+
+def publications(config, retention, chunk, prompt, junction, declined):
+    """All (group, text) that the commit of a chunk has to publish."""
+    last = last_boundary(config, len(prompt.text))
+    found = set()
+    for index, group in enumerate(config.groups):
+        if group.kind != "state":
+            ends = range(group.block_size, chunk.end + 1, group.block_size)
+            found |= {(index, prompt.prefix(end)) for end in ends if end > chunk.start}
+            continue
+        offset = int(chunk.groups[index, 0])
+        positions = [chunk.end] + ([chunk.start + offset] if offset and not declined else [])
+        for position in positions:
+            on_interval = retention.interval and position % retention.interval == 0
+            if position % config.cache_hit_alignment_tokens == 0 and (on_interval or position in (last, junction)):
+                found.add((index, prompt.prefix(position)))
+    return found
+
+
+def held_cols(group, position):
+    """Table columns that a request holds once `position` tokens are done."""
+    end = -(-position // group.block_size)
+    if group.kind == "state":
+        return set(range(max(end - 1, 0), end))
+    return set(range(visible_from(group, position) // group.block_size, end))
