@@ -13,7 +13,7 @@ from numba_ckpt.prefix_cache.request import CachedRequest
 from numba_ckpt.prefix_cache.retention import Retention
 from numba_ckpt.prefix_cache.step import CacheStep
 
-__all__ = ["check_commit", "check_next_chunk", "check_parts", "check_step"]
+__all__ = ["check_abort", "check_commit", "check_next_chunk", "check_parts", "check_step"]
 
 
 def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
@@ -60,3 +60,11 @@ def check_commit(step: CacheStep, declined: Any) -> None:
         if start != request.num_committed_tokens:
             got = f"request {request.request_id!r} with an earlier open chunk"
             refuse("step", "the first open step of each of its requests", got, "commit the earlier steps first")
+
+
+def check_abort(step: CacheStep) -> None:
+    """Refuse to undo a step under later chunks of its requests."""
+    for request, _, end, _ in step.reservations:
+        if request.num_computed_tokens != end:
+            got = f"request {request.request_id!r} with a later chunk"
+            refuse("step", "the last step of each of its requests", got, "abort the later steps first")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from numba_ckpt.prefix_cache.observer import UnkeptState
-from numba_ckpt.prefix_cache.request import LAST_BOUNDARY, CachedRequest
+from numba_ckpt.prefix_cache.request import CachedRequest
 from numba_ckpt.rules import (
     NULL_BLOCK_ID,
     checkpoint_col,
@@ -92,7 +92,7 @@ def explain(cache: "HybridPrefixCache", request: CachedRequest) -> list[Boundary
     >>> [(v.num_tokens, v.group, v.verdict) for v in verdicts]
     [(32, 0, 'unknown prefix'), (32, 1, 'unknown prefix'), (16, 0, 'unknown prefix'), (16, 1, 'unknown prefix')]
     """
-    last, step = int(request.kept[LAST_BOUNDARY]), cache.config.hit_step
+    last, step = request.last_boundary, cache.config.hit_step
     unkept = {(state.prefix, state.group): state for state in cache.observer.unkept}
     verdicts = [_margin(cache, position) for position in range(floor_to(request.num_tokens, step), last, -step)]
     for position in range(floor_to(last, step), 0, -step):

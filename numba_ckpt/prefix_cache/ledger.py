@@ -1,8 +1,13 @@
 """What every state block covers, written down when it is written, and checked when a key is about to lead to it."""
 
-from numba_ckpt.errors import LedgerError
+import numpy as np
 
-__all__ = ["WriteLedger"]
+from numba_ckpt.errors import LedgerError
+from numba_ckpt.prefix_cache.chunk_loops import collect_publications, max_publications
+from numba_ckpt.prefix_cache.groups import CacheConfig
+from numba_ckpt.prefix_cache.request import ChunkReservation
+
+__all__ = ["WriteLedger", "check_publications"]
 
 
 class WriteLedger:
@@ -40,3 +45,21 @@ class WriteLedger:
                 f"block {block} of group {group}: expected the state after {num_tokens} tokens, got {got}; "
                 "say that the checkpoint was declined, or write it before the commit"
             )
+
+
+def check_publications(
+    ledger: WriteLedger,
+    config: CacheConfig,
+    arrays: tuple[np.ndarray, np.ndarray],
+    chunk: ChunkReservation,
+    written: np.ndarray,
+) -> None:
+    """Raise LedgerError unless every state that the commit of a chunk would publish is what its key says."""
+    request, start, end, reserved = chunk
+    groups, sizes = arrays
+    found = np.empty((max_publications(groups, start, end), 3), np.int64)
+    count = collect_publications(groups, sizes, request.table, start, end, reserved, written, request.kept, found)
+    for block, num_tokens, group in found[:count].tolist():
+        if config.groups[group].kind == "state":
+            first, second = request.keys[num_tokens // config.hash_block_size - 1].tolist()
+            ledger.check(group, block, (first, second), num_tokens)

@@ -17,12 +17,10 @@ import numpy as np
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.prefix_cache.checks import check_commit, check_next_chunk, check_parts, check_step
+from numba_ckpt.prefix_cache.checks import check_abort, check_commit, check_next_chunk, check_parts, check_step
 from numba_ckpt.prefix_cache.chunk_loops import (
     RESERVED_FIELDS,
-    collect_publications,
     commit_chunk,
-    max_publications,
     release_table,
     reserve_chunk,
     undo_chunk,
@@ -30,14 +28,13 @@ from numba_ckpt.prefix_cache.chunk_loops import (
 from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
 from numba_ckpt.prefix_cache.groups import CacheConfig
-from numba_ckpt.prefix_cache.ledger import WriteLedger
+from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications
 from numba_ckpt.prefix_cache.longest_hit import fill_table, find_hit
 from numba_ckpt.prefix_cache.observer import CacheObserver
 from numba_ckpt.prefix_cache.prefix_hashes import PrefixHasher
-from numba_ckpt.prefix_cache.request import JUNCTION, LAST_BOUNDARY, CachedRequest, ChunkReservation, PrefixHit
+from numba_ckpt.prefix_cache.request import JUNCTION, CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import PROVEN, Retention
 from numba_ckpt.prefix_cache.step import CacheStep
-from numba_ckpt.rules import ceil_div, checkpoint_position, floor_to
 
 __all__ = ["HybridPrefixCache"]
 
@@ -102,7 +99,7 @@ class HybridPrefixCache:
         unit, alignment = config.hash_block_size, config.cache_hit_alignment_tokens or config.hash_block_size
         self._sizes = np.array([unit, alignment, config.drop_eagle_block, config.num_hash_lookahead_tokens], np.int64)
         self._step = config.hit_step
-        self.observer = CacheObserver(config)
+        self.observer = CacheObserver(config, retention.interval)
         self._requests: dict[str, CachedRequest] = {}
         self._written = np.ones(len(config.groups), np.bool_)
         self._declined = np.zeros(len(config.groups), np.bool_)
@@ -133,11 +130,11 @@ class HybridPrefixCache:
         num_tokens = int(tokens.shape[0])
         if num_tokens == 0:
             refuse("tokens", "at least one token", "none", "drop the request")
-        table = np.zeros((len(self.config.groups), self._num_cols(num_tokens)), np.int32)
-        unit, alignment, drop, lookahead = self._sizes.tolist()
-        last_boundary = floor_to(checkpoint_position(num_tokens, alignment, bool(drop), lookahead), unit)
+        table = np.zeros((len(self.config.groups), self.config.num_cols(num_tokens)), np.int32)
+        last_boundary = self.config.last_boundary(num_tokens)
         kept = np.array([self.retention.interval, last_boundary, 0], np.int64)
-        request = CachedRequest(request_id, num_tokens, hashed, keys, table, kept)
+        self.observer.adding(num_tokens, last_boundary)
+        request = CachedRequest(request_id, num_tokens, hashed, keys, table, kept, last_boundary)
         self._requests[request_id] = request
         return request
 
@@ -146,10 +143,7 @@ class HybridPrefixCache:
         self._check_known(request)
         keys = self.hasher.extend(request.hashed, tokens)
         num_tokens = request.num_tokens + int(tokens.shape[0])
-        request.grow(num_tokens, keys, self._num_cols(num_tokens))
-
-    def _num_cols(self, num_tokens: int) -> int:
-        return max(ceil_div(num_tokens, group.block_size) for group in self.config.groups)
+        request.grow(num_tokens, keys, self.config.num_cols(num_tokens))
 
     def look_up(self, request: CachedRequest) -> PrefixHit:
         """Find the longest boundary that all groups serve, and let the request hold its blocks.
@@ -169,7 +163,7 @@ class HybridPrefixCache:
             got = f"{request.num_computed_tokens} computed tokens"
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
         arguments = self.pool.arrays, request.keys, self.config.hash_block_size
-        num_tokens, ceiling = find_hit(*arguments, self._step, self._groups, int(request.kept[LAST_BOUNDARY]))
+        num_tokens, ceiling = find_hit(*arguments, self._step, self._groups, request.last_boundary)
         if num_tokens:
             fill_table(*arguments, self._groups, num_tokens, request.table)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
@@ -249,7 +243,7 @@ class HybridPrefixCache:
         ]
         if self.ledger is not None:
             for chunk, written in chunks:
-                self._check_ledger(self.ledger, chunk, written)
+                check_publications(self.ledger, self.config, (self._groups, self._sizes), chunk, written)
         step.is_open = False
         for (request, start, end, reserved), written in chunks:
             chunk_arrays = self._groups, self._sizes, request.table, start, end, reserved
@@ -259,16 +253,6 @@ class HybridPrefixCache:
         self.counters.steps_committed += 1
         for chunk, written in chunks:
             self.observer.committed(chunk, written is self._declined)
-
-    def _check_ledger(self, ledger: WriteLedger, chunk: ChunkReservation, written: np.ndarray) -> None:
-        request, start, end, reserved = chunk
-        found = np.empty((max_publications(self._groups, start, end), 3), np.int64)
-        chunk_arrays = self._groups, self._sizes, request.table, start, end, reserved
-        count = collect_publications(*chunk_arrays, written, request.kept, found)
-        for block, num_tokens, group in found[:count].tolist():
-            if self.config.groups[group].kind == "state":
-                first, second = request.keys[num_tokens // self.config.hash_block_size - 1].tolist()
-                ledger.check(group, block, (first, second), num_tokens)
 
     def abort(self, step: CacheStep, has_run: bool = True) -> None:
         """Undo a step: nothing is published, and every block that it reserved is given back.
@@ -287,10 +271,7 @@ class HybridPrefixCache:
             The step was committed or aborted before, or one of its requests has chunks in a later step.
         """
         check_step(step, self)
-        for request, _, end, _ in step.reservations:
-            if request.num_computed_tokens != end:
-                got = f"request {request.request_id!r} with a later chunk"
-                refuse("step", "the last step of each of its requests", got, "abort the later steps first")
+        check_abort(step)
         step.is_open = False
         self.counters.steps_aborted += 1
         for chunk in step.reservations:

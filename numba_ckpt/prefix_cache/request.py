@@ -52,6 +52,8 @@ class CachedRequest:
     kept : ndarray
         int64 [3], state boundaries worth keeping: multiples of the first entry (0: none), the prompt's last reusable
         boundary, the junction.
+    last_boundary : int
+        Last boundary of the prompt that a hit may reach; 0 if there is none.
     num_computed_tokens : int
         Tokens that need no more computing, hits included.
     junction : int
@@ -70,6 +72,7 @@ class CachedRequest:
     keys: np.ndarray
     table: np.ndarray
     kept: np.ndarray
+    last_boundary: int
     num_computed_tokens: int = 0
     junction: int = 0
     num_in_flight: int = 0
