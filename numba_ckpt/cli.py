@@ -162,7 +162,7 @@ def _add_geometry(parser: ArgumentParser, state_block: int | None) -> None:
         metavar="N",
         help=f"tokens of a column of state blocks (default: {state_block or 'the hash block'})",
     )
-    add("--hit-alignment", type=int, metavar="N", help="unit of a hit's length (default: the hash block)")
+    add("--hit-alignment", type=int, metavar="N", help="unit of a hit's length (default: the smallest that will do)")
     add(
         "--alignment",
         type=_int_or_none,
@@ -213,9 +213,10 @@ def _run_plan(parsed: Namespace) -> None:
 
 
 def _geometry(parsed: Namespace) -> CheckpointGeometry:
-    state_block, hit_alignment = (
-        parsed.hash_block if size is None else size for size in (parsed.state_block, parsed.hit_alignment)
-    )
+    state_block = parsed.hash_block if parsed.state_block is None else parsed.state_block
+    # Attention blocks are shared whole: no hit ends inside of one.
+    smallest = getattr(parsed, "attention_block", None) or parsed.hash_block
+    hit_alignment = smallest if parsed.hit_alignment is None else parsed.hit_alignment
     return CheckpointGeometry(
         parsed.hash_block, state_block, hit_alignment, parsed.alignment, parsed.eagle, parsed.lookahead
     )

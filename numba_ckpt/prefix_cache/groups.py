@@ -10,6 +10,7 @@ import numpy as np
 from numba_ckpt._check import check_bool, check_choice, check_int, refuse
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning import CheckpointGeometry
+from numba_ckpt.rules import ceil_div
 
 __all__ = ["CacheConfig", "CacheGroup"]
 
@@ -144,6 +145,10 @@ class CacheConfig:
         """Tokens between two boundaries that all groups can serve: attention blocks are shared whole."""
         sizes = (group.block_size for group in self.groups if group.kind != "state")
         return math.lcm(self.cache_hit_alignment_tokens or 1, *sizes)
+
+    def num_cols(self, num_tokens: int) -> int:
+        """Return the columns of a block table for `num_tokens` tokens: those of the smallest blocks."""
+        return ceil_div(num_tokens, min(group.block_size for group in self.groups))
 
     def geometry_of(self, group: CacheGroup) -> CheckpointGeometry:
         """Return the checkpoint geometry of a state group, with the alignment that all state groups share."""

@@ -34,7 +34,7 @@ from numba_ckpt.prefix_cache.prefix_hashes import PrefixHasher
 from numba_ckpt.prefix_cache.request import JUNCTION, LAST_BOUNDARY, CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import PROVEN, Retention
 from numba_ckpt.prefix_cache.step import CacheStep
-from numba_ckpt.rules import ceil_div, checkpoint_position, floor_to
+from numba_ckpt.rules import checkpoint_position, floor_to
 
 __all__ = ["HybridPrefixCache"]
 
@@ -124,7 +124,7 @@ class HybridPrefixCache:
         num_tokens = int(tokens.shape[0])
         if num_tokens == 0:
             refuse("tokens", "at least one token", "none", "drop the request")
-        table = np.zeros((len(self.config.groups), self._num_cols(num_tokens)), np.int32)
+        table = np.zeros((len(self.config.groups), self.config.num_cols(num_tokens)), np.int32)
         unit, alignment, drop, lookahead = self._sizes.tolist()
         last_boundary = floor_to(checkpoint_position(num_tokens, alignment, bool(drop), lookahead), unit)
         kept = np.array([self.retention.interval, last_boundary, 0], np.int64)
@@ -135,12 +135,7 @@ class HybridPrefixCache:
     def append_tokens(self, request: CachedRequest, tokens: np.ndarray) -> None:
         """Append outputs, integer [T], so that chunks may compute them; what can be hit stays with the prompt."""
         self._check_known(request)
-        keys = self.hasher.extend(request.hashed, tokens)
-        num_tokens = request.num_tokens + int(tokens.shape[0])
-        request.grow(num_tokens, keys, self._num_cols(num_tokens))
-
-    def _num_cols(self, num_tokens: int) -> int:
-        return max(ceil_div(num_tokens, group.block_size) for group in self.config.groups)
+        request.grow(self.hasher.extend(request.hashed, tokens), self.config)
 
     def look_up(self, request: CachedRequest) -> PrefixHit:
         """Find the longest boundary that all groups serve, and let the request hold its blocks.
