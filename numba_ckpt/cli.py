@@ -6,12 +6,15 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptio
 from collections.abc import Sequence
 
 from numba_ckpt import __version__
+from numba_ckpt._check import refuse
 from numba_ckpt.errors import NumbaCkptError, VerificationError
 from numba_ckpt.planning import CheckpointGeometry
+from numba_ckpt.prefix_cache import DENSE, PROVEN, Retention
 from numba_ckpt.replay.commands import ReplayJob, replay
 from numba_ckpt.replay.doctor import print_diagnosis
 from numba_ckpt.replay.options import ReplayOptions
 from numba_ckpt.replay.plan_table import print_plan
+from numba_ckpt.replay.pool_sizes import MODELS, blocks_in_gib, blocks_of_tokens
 
 __all__ = ["main"]
 
@@ -75,12 +78,11 @@ def _parser() -> ArgumentParser:
 
 _REPLAY = """\
   numba-ckpt replay --verify
-  numba-ckpt replay conversation_trace.jsonl --limit 1000 --json result.json --plot timeline.png
+  numba-ckpt replay conversation_trace.jsonl --pool-tokens 4000000 --json result.json --plot replay.png
 
-Serve the requests of a trace through a prefix index over one small recurrent layer: look up the
-longest stored prefix state, prefill the rest in chunks, and plan, gather and export a checkpoint
-wherever the rules allow one. TRACE is a file of JSON lines in Mooncake's format; without it, a
-trace is generated from the seed."""
+Serve the requests of a trace from a hybrid prefix cache over one small recurrent layer: look up the
+longest prefix that attention and states can serve, prefill the rest in chunks, and store a state
+wherever the rules allow one. Without TRACE, a trace is generated from the seed."""
 _PLAN = """\
   numba-ckpt plan --seq-lens 5000,900 --query-lens 4992,388 --hash-block 8 --state-block 2048 --alignment 8
 
@@ -94,19 +96,48 @@ installs what is missing. Always exits with 0."""
 def _add_replay(parser: ArgumentParser) -> None:
     parser.set_defaults(run=_run_replay)
     add = parser.add_argument
-    add("trace", metavar="TRACE", nargs="?", help="JSON lines with timestamp, input_length, output_length, hash_ids")
+    add("trace", metavar="TRACE", nargs="?", help="JSON lines, Mooncake's or run-length Claude Code; .gz will do")
     add("--limit", type=int, metavar="N", help="replay the first N requests, or generate N")
+    add("--skip-bad", action="store_true", help="leave bad lines of the trace out, and say which")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where states live (default: %(default)s)")
-    add("--blocks", type=int, default=65_536, metavar="N", help="state blocks of the pool (default: %(default)s)")
-    add("--budget", type=int, default=8192, metavar="N", help="tokens of a step at most (default: %(default)s)")
-    add("--max-rows", type=int, default=16, metavar="N", help="requests of a step at most (default: %(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="of layer, tokens, sample and generated trace")
     add("--verify", action="store_true", help="recompute a sample of resumed requests and compare to the bit")
     add("--verify-sample", type=int, metavar="N", help="requests to recompute, implies --verify (default: 64)")
     add("--json", metavar="FILE", help="write the result as JSON")
-    add("--plot", metavar="FILE.png", help="draw the timeline of one request")
+    add("--plot", metavar="FILE.png", help="draw one request, and hit share and pool over time")
     add("--plot-request", type=int, metavar="N", help="which request to draw (default: one that shows much)")
+    _add_engine(parser)
+    _add_pool(parser)
     _add_geometry(parser, state_block=512)
+
+
+def _add_engine(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("engine").add_argument
+    arrivals = "requests arrive as soon as there is room, or at their time stamps (default: %(default)s)"
+    add("--arrivals", choices=("closed", "trace"), default="closed", help=arrivals)
+    speed = "how fast steps are on the clock that arrivals follow (default: %(default)s)"
+    add("--tokens-per-second", type=int, default=50_000, metavar="N", help=speed)
+    add("--step-ms", type=int, default=10, metavar="N", help="what a step takes besides (default: %(default)s)")
+    add("--budget", type=int, default=8192, metavar="N", help="tokens of a step at most (default: %(default)s)")
+    add("--max-running", type=int, default=16, metavar="N", help="requests at a time (default: %(default)s)")
+    add("--long-prefill", type=int, metavar="N", help="tokens of a step for one prefill (default: the budget)")
+    decode = "output tokens of a request in a step; 0 leaves outputs out (default: %(default)s)"
+    add("--decode", type=int, default=0, metavar="N", help=decode)
+
+
+def _add_pool(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("cache")
+    size = group.add_mutually_exclusive_group().add_argument
+    size("--blocks", type=int, metavar="N", help="blocks of the pool (default: 65536)")
+    size("--pool-tokens", type=int, metavar="N", help="size of the pool, as tokens of attention")
+    size("--pool-gib", type=float, metavar="GIB", help="size of the pool, as memory of --model")
+    add = group.add_argument
+    add("--model", choices=tuple(MODELS), help="whose layers --pool-gib is for")
+    retention = "keep every state, those of proven reuse, or also multiples of N tokens (default: %(default)s)"
+    add("--retention", type=_retention, default="proven", metavar="dense|proven|N", help=retention)
+    junction = "stop a prefill where an earlier prompt went another way (default: %(default)s)"
+    add("--junction", choices=("exact", "block", "none"), default="exact", help=junction)
+    add("--attention-block", type=int, metavar="N", help="tokens of an attention block (default: the hash block)")
 
 
 def _add_plan(parser: ArgumentParser) -> None:
@@ -131,7 +162,7 @@ def _add_geometry(parser: ArgumentParser, state_block: int | None) -> None:
         metavar="N",
         help=f"tokens of a column of state blocks (default: {state_block or 'the hash block'})",
     )
-    add("--hit-alignment", type=int, metavar="N", help="unit of a hit's length (default: the hash block)")
+    add("--hit-alignment", type=int, metavar="N", help="unit of a hit's length (default: the smallest that will do)")
     add(
         "--alignment",
         type=_int_or_none,
@@ -144,11 +175,37 @@ def _add_geometry(parser: ArgumentParser, state_block: int | None) -> None:
 
 
 def _run_replay(parsed: Namespace) -> None:
-    sample = parsed.verify_sample if parsed.verify_sample is not None else 64 * parsed.verify
+    geometry = _geometry(parsed)
     options = ReplayOptions(
-        _geometry(parsed), parsed.device, parsed.blocks, parsed.budget, parsed.max_rows, sample, parsed.seed
+        geometry,
+        parsed.device,
+        num_blocks=_num_blocks(parsed),
+        budget_tokens=parsed.budget,
+        max_running=parsed.max_running,
+        verify_sample=parsed.verify_sample if parsed.verify_sample is not None else 64 * parsed.verify,
+        seed=parsed.seed,
+        attention_block=parsed.attention_block,
+        retention=parsed.retention,
+        junction=parsed.junction,
+        long_prefill_tokens=parsed.long_prefill,
+        decode_tokens=parsed.decode,
+        arrivals=parsed.arrivals,
+        tokens_per_second=parsed.tokens_per_second,
+        step_ms=parsed.step_ms,
     )
-    replay(ReplayJob(options, parsed.trace, parsed.limit, parsed.json, parsed.plot, parsed.plot_request))
+    outputs = parsed.json, parsed.plot, parsed.plot_request
+    replay(ReplayJob(options, parsed.trace, parsed.limit, parsed.skip_bad, *outputs))
+
+
+def _num_blocks(parsed: Namespace) -> int:
+    attention_block = parsed.hash_block if parsed.attention_block is None else parsed.attention_block
+    if (parsed.pool_gib is None) != (parsed.model is None):
+        refuse("pool_gib", "both --pool-gib and --model, or neither", "one of them", "add the other")
+    if parsed.pool_gib is not None:
+        return blocks_in_gib(parsed.pool_gib, parsed.model, attention_block)
+    if parsed.pool_tokens is not None:
+        return blocks_of_tokens(parsed.pool_tokens, attention_block)
+    return 65_536 if parsed.blocks is None else int(parsed.blocks)
 
 
 def _run_plan(parsed: Namespace) -> None:
@@ -156,9 +213,10 @@ def _run_plan(parsed: Namespace) -> None:
 
 
 def _geometry(parsed: Namespace) -> CheckpointGeometry:
-    state_block, hit_alignment = (
-        parsed.hash_block if size is None else size for size in (parsed.state_block, parsed.hit_alignment)
-    )
+    state_block = parsed.hash_block if parsed.state_block is None else parsed.state_block
+    # Attention blocks are shared whole: no hit ends inside of one.
+    smallest = getattr(parsed, "attention_block", None) or parsed.hash_block
+    hit_alignment = smallest if parsed.hit_alignment is None else parsed.hit_alignment
     return CheckpointGeometry(
         parsed.hash_block, state_block, hit_alignment, parsed.alignment, parsed.eagle, parsed.lookahead
     )
@@ -169,6 +227,15 @@ def _ints(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ArgumentTypeError(f"expected integers separated by commas, got {text!r}") from None
+
+
+def _retention(text: str) -> Retention:
+    if text.lower() in ("dense", "proven"):
+        return {"dense": DENSE, "proven": PROVEN}[text.lower()]
+    try:
+        return Retention(int(text))
+    except ValueError:
+        raise ArgumentTypeError(f"expected dense, proven or a number of tokens, got {text!r}") from None
 
 
 def _int_or_none(text: str) -> int | None:

@@ -147,7 +147,8 @@ class BlockPool:
         Returns
         -------
         int
-            Keys that lead to a new block; a key that leads to another block, and a block with a key, are left alone.
+            Keys that lead to a new block; a key that leads to another held block, and a block with a key, are left
+            alone. An idle block that a key led to is free then.
         """
         ids = _block_ids("blocks", blocks)
         if keys.dtype != np.uint64 or keys.shape != (ids.size, 2):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numba_ckpt._jit import host_loop, inlined_loop
-from numba_ckpt.cache.key_table import NO_GROUP, insert_block, remove_block
+from numba_ckpt.cache.key_table import NO_GROUP, find_block, insert_block, remove_block
 from numba_ckpt.rules import NULL_BLOCK_ID
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "acquire_blocks",
     "allocate_blocks",
     "first_not_held",
+    "publish_block",
     "publish_blocks",
     "release_blocks",
 ]
@@ -142,13 +143,31 @@ def release_blocks(pool, blocks):  # type: ignore[no-untyped-def]
                     pool.counts[NUM_FREE] += 1
 
 
+@inlined_loop
+def publish_block(pool, block, key0, key1, group):  # type: ignore[no-untyped-def]
+    """Let a key lead to a held block that has none; False, and nothing changed, if it leads to another held block.
+
+    An idle block gives way: it holds the same, was released longer ago, and would be evicted first.
+    """
+    other = find_block(pool.blocks, pool.slots, key0, key1, group)
+    gives_way = other != NULL_BLOCK_ID and pool.blocks[other].ref_count == 0
+    if gives_way:
+        _unlink(pool, other)
+        remove_block(pool.blocks, pool.slots, other)
+        pool.free[pool.counts[NUM_FREE]] = other
+        pool.counts[NUM_FREE] += 1
+        pool.counts[NUM_CACHED] -= 1
+    if gives_way or other == NULL_BLOCK_ID:
+        insert_block(pool.blocks, pool.slots, block, key0, key1, group)
+        pool.counts[NUM_CACHED] += 1
+    return gives_way or other == NULL_BLOCK_ID
+
+
 @host_loop
 def publish_blocks(pool, blocks, keys, group):  # type: ignore[no-untyped-def]
-    """Let keys [n, 2] lead to held blocks [n], null blocks and keys that lead elsewhere apart; returns how many do."""
-    records, slots, count = pool.blocks, pool.slots, 0
+    """Let keys [n, 2] lead to held blocks [n] that have none, null blocks apart; returns how many now do."""
+    count = 0
     for index in range(blocks.size):
-        block = blocks[index]
-        if block != NULL_BLOCK_ID and records[block].group == NO_GROUP:
-            count += insert_block(records, slots, block, keys[index, 0], keys[index, 1], group)
-    pool.counts[NUM_CACHED] += count
+        if blocks[index] != NULL_BLOCK_ID and pool.blocks[blocks[index]].group == NO_GROUP:
+            count += publish_block(pool, blocks[index], keys[index, 0], keys[index, 1], group)
     return count

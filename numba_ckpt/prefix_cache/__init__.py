@@ -7,11 +7,8 @@ from numba_ckpt.prefix_cache.groups import CacheConfig, CacheGroup
 from numba_ckpt.prefix_cache.ledger import WriteLedger
 from numba_ckpt.prefix_cache.manager import HybridPrefixCache
 from numba_ckpt.prefix_cache.prefix_hashes import ExtraKey, PrefixHasher, PrefixState
-from numba_ckpt.prefix_cache.prefix_index import IndexCounters, PrefixIndex
-from numba_ckpt.prefix_cache.prefix_keys import PrefixKey, PrefixKeys
 from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import DENSE, PROVEN, Retention
-from numba_ckpt.prefix_cache.state_pool import StatePool
 from numba_ckpt.prefix_cache.step import CacheStep
 
 __all__ = [
@@ -27,17 +24,12 @@ __all__ = [
     "ChunkReservation",
     "ExtraKey",
     "HybridPrefixCache",
-    "IndexCounters",
     "PrefillProgress",
     "PrefixHasher",
     "PrefixHit",
-    "PrefixIndex",
-    "PrefixKey",
-    "PrefixKeys",
     "PrefixState",
     "Retention",
     "SplitPolicy",
-    "StatePool",
     "WriteLedger",
     "explain",
     "split_prefill",

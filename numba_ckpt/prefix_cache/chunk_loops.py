@@ -10,8 +10,8 @@ state group a chunk [start, end) touches three columns::
 import numpy as np
 
 from numba_ckpt._jit import host_loop, inlined_loop, int64
-from numba_ckpt.cache.key_table import NO_GROUP, insert_block
-from numba_ckpt.cache.pool_loops import NUM_CACHED, allocate_blocks, release_blocks
+from numba_ckpt.cache.key_table import NO_GROUP
+from numba_ckpt.cache.pool_loops import allocate_blocks, publish_block, release_blocks
 from numba_ckpt.prefix_cache.groups import ALIGNMENT, BLOCK_SIZE, KIND, STATE, WINDOW
 from numba_ckpt.prefix_cache.longest_hit import first_needed_col
 from numba_ckpt.rules import NULL_BLOCK_ID, ceil_div, floor_div, is_multiple, prefill_checkpoint, running_state_col
@@ -141,12 +141,10 @@ def commit_chunk(pool, keys, groups, sizes, table, start, end, reserved, written
     """Publish what the chunk [start, end) wrote, then drop what its request does not read any more."""
     found = np.empty((max_publications(groups, start, end), 3), np.int64)
     count = collect_publications(groups, sizes, table, start, end, reserved, written, keep, found)
-    blocks, slots, num_new = pool.blocks, pool.slots, 0
     for index in range(count):
         block, last = found[index, 0], floor_div(found[index, 1], sizes[0]) - 1
-        if blocks[block].group == NO_GROUP:
-            num_new += insert_block(blocks, slots, block, keys[last, 0], keys[last, 1], found[index, 2])
-    pool.counts[NUM_CACHED] += num_new
+        if pool.blocks[block].group == NO_GROUP:
+            publish_block(pool, block, keys[last, 0], keys[last, 1], found[index, 2])
     retire_chunk(pool, groups, table, start, end, reserved)
 
 

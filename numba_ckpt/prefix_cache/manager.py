@@ -112,14 +112,8 @@ class HybridPrefixCache:
     def add(self, request_id: str, tokens: np.ndarray, salt: bytes = b"") -> CachedRequest:
         """Take in a request: hash its prompt, all of it in one call.
 
-        Parameters
-        ----------
-        request_id : str
-            Not in use by another request.
-        tokens : ndarray
-            Integer [T], the prompt; at least one token.
-        salt : bytes
-            Keeps tenants apart.
+        The id is not in use by another request, the prompt an integer array [T] of one token at least; the salt keeps
+        tenants apart.
         """
         if not isinstance(request_id, str):
             refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
@@ -141,9 +135,7 @@ class HybridPrefixCache:
     def append_tokens(self, request: CachedRequest, tokens: np.ndarray) -> None:
         """Append outputs, integer [T], so that chunks may compute them; what can be hit stays with the prompt."""
         self._check_known(request)
-        keys = self.hasher.extend(request.hashed, tokens)
-        num_tokens = request.num_tokens + int(tokens.shape[0])
-        request.grow(num_tokens, keys, self.config.num_cols(num_tokens))
+        request.grow(self.hasher.extend(request.hashed, tokens), self.config)
 
     def look_up(self, request: CachedRequest) -> PrefixHit:
         """Find the longest boundary that all groups serve, and let the request hold its blocks.
@@ -171,7 +163,7 @@ class HybridPrefixCache:
         return self.observer.looked_up(request, num_tokens, ceiling)
 
     def explain(self, request: CachedRequest) -> list[BoundaryVerdict]:
-        """Say for each boundary of the prompt what every group could serve, and why not; see `explain`."""
+        """Say for each boundary of the prompt what every group could serve, and why not."""
         self._check_known(request)
         return explain(self, request)
 
@@ -237,10 +229,8 @@ class HybridPrefixCache:
         """
         check_step(step, self)
         check_commit(step, declined)
-        chunks = [
-            (chunk, self._declined if chunk.request.request_id in declined else self._written)
-            for chunk in step.reservations
-        ]
+        flags = {True: self._declined, False: self._written}
+        chunks = [(chunk, flags[chunk.request.request_id in declined]) for chunk in step.reservations]
         if self.ledger is not None:
             for chunk, written in chunks:
                 check_publications(self.ledger, self.config, (self._groups, self._sizes), chunk, written)

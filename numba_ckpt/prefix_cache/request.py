@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
+from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.prefix_hashes import PrefixState
 from numba_ckpt.rules import NULL_BLOCK_ID
 
@@ -79,12 +80,12 @@ class CachedRequest:
     num_committed_tokens: int = 0
     has_lost_state: bool = False
 
-    def grow(self, num_tokens: int, new_keys: np.ndarray, num_cols: int) -> None:
-        """Take in appended tokens: `num_tokens` in all, the keys of the hash blocks that they complete, and columns."""
-        self.num_tokens = num_tokens
+    def grow(self, new_keys: np.ndarray, config: CacheConfig) -> None:
+        """Take in tokens that have been hashed, and the keys of the hash blocks that they complete."""
+        self.num_tokens = self.hashed.num_tokens
         if len(new_keys):
             self.keys = np.concatenate((self.keys, new_keys))
-        old_cols = self.table.shape[1]
+        num_cols, old_cols = config.num_cols(self.num_tokens), self.table.shape[1]
         if num_cols > old_cols:
             # Twice as wide at least, so that a long output does not copy its table for each block.
             self.table = np.pad(self.table, ((0, 0), (0, max(num_cols - old_cols, old_cols))))

@@ -1,6 +1,7 @@
 """What the commands of the command line do, once their arguments are parsed."""
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,14 @@ from numba_ckpt.replay.console import make_console
 from numba_ckpt.replay.engine import ReplayEngine
 from numba_ckpt.replay.generate import generate_trace
 from numba_ckpt.replay.options import ReplayOptions
-from numba_ckpt.replay.plot import check_picture_name, choose_timeline, write_timeline
+from numba_ckpt.replay.plot import check_picture_name, choose_timeline, write_picture
+from numba_ckpt.replay.read_trace import Trace, read_trace
 from numba_ckpt.replay.report import print_report, report_record, write_json
 from numba_ckpt.replay.result import ReplayResult
-from numba_ckpt.replay.trace import TraceRequest, read_mooncake
 
 __all__ = ["ReplayJob", "replay"]
+
+_SHOWN_PROBLEMS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,11 @@ class ReplayJob:
     options : ReplayOptions
         How to replay.
     trace : str or None
-        Mooncake trace file; None generates a trace.
+        Trace file; None generates a trace.
     limit : int or None
         Requests to read, or to generate.
+    skip_bad : bool
+        Leave bad lines of the trace out.
     json_path, plot_path : str or None
         Where to write the result and the picture.
     plot_request : int or None
@@ -41,6 +46,7 @@ class ReplayJob:
     options: ReplayOptions
     trace: str | None = None
     limit: int | None = None
+    skip_bad: bool = False
     json_path: str | None = None
     plot_path: str | None = None
     plot_request: int | None = None
@@ -55,13 +61,15 @@ def replay(job: ReplayJob) -> None:
         What the parts raise: `TraceError`, `VerificationError`, `MissingDependencyError`, `ArgumentError`.
     """
     _check_outputs(job)
-    requests, name = _load(job)
+    trace, name = _load(job)
+    requests = trace.requests
     if job.plot_request is not None:
         check_int("plot_request", job.plot_request, 0, len(requests) - 1)
+    engine = ReplayEngine(requests, job.options)
     preparation = _compile(job.options)
     with _progress(sum(request.num_input_tokens for request in requests)) as advance:
-        result = ReplayEngine(requests, job.options).run(advance)
-    result.preparation_ns = preparation
+        result = engine.run(advance)
+    result.preparation_ns, result.counts.skipped_lines = preparation, len(trace.problems)
     print_report(result, f"Replay of {name} on {job.options.device}")
     _write_outputs(job, result, name)
 
@@ -86,22 +94,26 @@ def _check_output(path: str) -> None:
         refuse("output", "a file", f"the directory {path}", "name a file in it")
 
 
-def _load(job: ReplayJob) -> tuple[Sequence[TraceRequest], str]:
+def _load(job: ReplayJob) -> tuple[Trace, str]:
     if job.limit is not None:
         check_int("limit", job.limit, 1)
     if job.trace is not None:
-        return read_mooncake(job.trace, job.limit), Path(job.trace).name
+        trace = read_trace(job.trace, job.limit, job.skip_bad)
+        for problem in trace.problems[:_SHOWN_PROBLEMS]:
+            print(f"numba-ckpt: skipped {problem}", file=sys.stderr)
+        return trace, Path(job.trace).name
     requests = (
         generate_trace(seed=job.options.seed) if job.limit is None else generate_trace(job.limit, job.options.seed)
     )
-    return requests, f"a generated trace (seed {job.options.seed})"
+    return Trace(requests), f"a generated trace (seed {job.options.seed})"
 
 
 def _compile(options: ReplayOptions) -> int:
     """Replay a few requests, so that compiling is over when the clocks start; return the nanoseconds it took."""
     start = perf_counter_ns()
-    few = replace(options, num_blocks=max(1024, 3 * options.max_rows + 1), verify_sample=1)
-    ReplayEngine(generate_trace(16, options.seed), few).run()
+    requests = generate_trace(16, options.seed)
+    enough = sum(options.blocks_for(request.num_input_tokens + request.num_output_tokens) for request in requests)
+    ReplayEngine(requests, replace(options, num_blocks=enough, verify_sample=1)).run()
     return perf_counter_ns() - start
 
 
@@ -127,4 +139,4 @@ def _write_outputs(job: ReplayJob, result: ReplayResult, name: str) -> None:
         write_json(job.json_path, report_record(result, name, job.options))
     if job.plot_path is not None:
         timeline = choose_timeline(result.timelines, job.plot_request)
-        write_timeline(job.plot_path, timeline, job.options.geometry.state_block_size)
+        write_picture(job.plot_path, timeline, result.series, job.options)

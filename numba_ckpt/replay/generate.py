@@ -102,6 +102,7 @@ def _name_blocks(turns: list[_Turn]) -> list[TraceRequest]:
             turn.num_input_tokens,
             turn.num_output_tokens,
             np.array([_name(names, fresh, turn, block) for block in range(_num_blocks(turn))], np.int64),
+            session=turn.session,
         )
         for turn in turns
     ]

@@ -1,6 +1,6 @@
 """The layer that a replay computes: a short convolution into a gated delta rule, real but tiny, on the host.
 
-Tokens are made from a trace's block ids, so that equal ids give equal tokens. All arithmetic is one token after the
+A token's input depends on its id alone, so that equal tokens give equal inputs. All arithmetic is one token after the
 other in float32, by operations that round the same wherever a prefill is cut: resumed and cold runs agree to the bit.
 """
 
@@ -11,7 +11,6 @@ import numpy as np
 from numba_ckpt._jit import host_loop, uint64
 from numba_ckpt.models.gated_delta import GatedDeltaTokens, gated_delta
 from numba_ckpt.models.short_conv import short_conv
-from numba_ckpt.replay.trace import TOKENS_PER_ID
 
 __all__ = ["CHANNELS", "STATE_LEN", "STATE_SHAPE", "LayerModel", "LayerStates"]
 
@@ -53,7 +52,7 @@ class LayerModel:
     --------
     >>> model = LayerModel(seed=0)
     >>> tokens = np.empty((600, CHANNELS), np.float32)
-    >>> model.embed(np.array([4, 9]), 0, tokens)
+    >>> model.embed(np.arange(600), tokens)
     >>> whole = model.prefill(tokens, np.array([0, 600]))
     >>> half = model.prefill(tokens[:300], np.array([0, 300]))
     >>> rest = model.prefill(tokens[300:], np.array([0, 300]), half.final_windows, half.final_states)
@@ -66,9 +65,9 @@ class LayerModel:
         weight = np.random.default_rng(seed).uniform(-1.0, 1.0, (STATE_LEN + 1, CHANNELS))
         self._weight = weight.astype(np.float32)
 
-    def embed(self, block_ids: np.ndarray, start: int, out: np.ndarray) -> None:
-        """Write the tokens [start, start + len(out)) of a prompt; `out` is float32 [tokens, CHANNELS], in [-1, 1)."""
-        _embed(block_ids, start, self._seed, out)
+    def embed(self, token_ids: np.ndarray, out: np.ndarray) -> None:
+        """Write the inputs of integer [T] token ids; `out` is float32 [T, CHANNELS], in [-1, 1)."""
+        _embed(token_ids, self._seed, out)
 
     def prefill(
         self,
@@ -101,12 +100,10 @@ def _projected(mixed: np.ndarray) -> GatedDeltaTokens:
 
 
 @host_loop
-def _embed(block_ids: np.ndarray, start: int, seed: int, out: np.ndarray) -> None:
-    """Mix (seed, block id, offset in the block) into 64 bits and give each channel eight of them."""
+def _embed(token_ids: np.ndarray, seed: int, out: np.ndarray) -> None:
+    """Mix (seed, token id) into 64 bits and give each channel eight of them."""
     for index in range(out.shape[0]):
-        position = start + index
-        block = position // TOKENS_PER_ID
-        bits = uint64(block_ids[block]) * uint64(TOKENS_PER_ID) + uint64(position - block * TOKENS_PER_ID)
+        bits = uint64(token_ids[index])
         # splitmix64: the golden-ratio step and its finaliser.
         bits = (bits + uint64(seed) + uint64(1)) * uint64(0x9E3779B97F4A7C15)
         bits = (bits ^ (bits >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""The timeline of one request as a picture: what a hit spared, its chunks, and the blocks that keep its states."""
+"""A replay as a picture: one request (what a hit spared, its chunks, where its states lie), then all of them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,10 +6,13 @@ from typing import Any
 
 from numba_ckpt._check import refuse
 from numba_ckpt.replay._extras import require
+from numba_ckpt.replay.options import ReplayOptions
+from numba_ckpt.replay.plot_series import draw_hits, draw_pool
 from numba_ckpt.replay.result import RequestTimeline
+from numba_ckpt.replay.series import Series
 from numba_ckpt.rules import ceil_div, checkpoint_col, running_state_col
 
-__all__ = ["check_picture_name", "choose_timeline", "write_timeline"]
+__all__ = ["check_picture_name", "choose_timeline", "write_picture"]
 
 _HIT, _CHECKPOINT, _RUNNING, _EMPTY = "#4c9f70", "#d95f02", "#3b6fb6", "#f1f1ee"
 _CHUNKS = ("#9db9dd", "#c3d4ea")
@@ -56,8 +59,8 @@ def _interest(timeline: RequestTimeline) -> tuple[bool, bool, bool, float]:
     )
 
 
-def write_timeline(path: str, timeline: RequestTimeline, state_block_size: int) -> None:
-    """Draw a request's timeline into a PNG (or whatever the suffix says).
+def write_picture(path: str, timeline: RequestTimeline, series: Series, options: ReplayOptions) -> None:
+    """Draw a request's timeline, and under it how the replay went, into a PNG (or whatever the suffix says).
 
     Parameters
     ----------
@@ -65,20 +68,29 @@ def write_timeline(path: str, timeline: RequestTimeline, state_block_size: int) 
         File to write.
     timeline : RequestTimeline
         The request.
-    state_block_size : int
-        Tokens per block-table column.
+    series : Series
+        Hits and pool over time.
+    options : ReplayOptions
+        What was replayed.
     """
     require("matplotlib", "--plot").use("Agg")
     pyplot = require("matplotlib.pyplot", "--plot")
-    figure, axes = pyplot.subplots(figsize=(12, 3.8), layout="constrained")
+    figure = pyplot.figure(figsize=(12, 7.6), layout="constrained")
     try:
-        _draw_passes(axes, timeline)
-        _draw_blocks(axes, timeline, state_block_size)
-        _draw_checkpoints(axes, timeline)
-        _label(axes, timeline, state_block_size)
+        grid = figure.add_gridspec(2, 2)
+        _draw_timeline(figure.add_subplot(grid[0, :]), timeline, options.geometry.state_block_size)
+        draw_hits(figure.add_subplot(grid[1, 0]), series)
+        draw_pool(figure.add_subplot(grid[1, 1]), series, options)
         figure.savefig(path, dpi=150)
     finally:
         pyplot.close(figure)
+
+
+def _draw_timeline(axes: Any, timeline: RequestTimeline, state_block_size: int) -> None:
+    _draw_passes(axes, timeline)
+    _draw_blocks(axes, timeline, state_block_size)
+    _draw_checkpoints(axes, timeline)
+    _label(axes, timeline, state_block_size)
 
 
 def _draw_passes(axes: Any, timeline: RequestTimeline) -> None:

@@ -10,17 +10,23 @@ from numba_ckpt.replay._extras import require
 from numba_ckpt.replay.console import make_console, make_table
 from numba_ckpt.replay.options import ReplayOptions
 from numba_ckpt.replay.result import ReplayCounts, ReplayResult
+from numba_ckpt.replay.series import Sample
 
 __all__ = ["print_report", "report_record", "write_json"]
 
-_FORMAT = 1
+_FORMAT = 2
 _STAGE_LABELS = {
-    "lookup": "lookup and split",
+    "tokens": "making tokens",
+    "hash": "hashing",
+    "lookup": "look-up",
+    "split": "chunk split",
+    "reserve": "reserve",
     "plan": "plan",
     "gather": "gather",
+    "model": "the layer",
     "export": "export",
     "running": "running states",
-    "model": "the layer",
+    "commit": "commit",
     "verify": "verification",
 }
 
@@ -37,13 +43,29 @@ def print_report(result: ReplayResult, title: str) -> None:
 
 def _work(result: ReplayResult) -> Iterator[tuple[str, str, str]]:
     counts = result.counts
-    yield "requests", _count(counts.requests), f"{_count(counts.resumed_requests)} resumed from a stored state"
+    skipped = f", {_count(counts.skipped_lines)} bad lines skipped" if counts.skipped_lines else ""
+    yield "requests", _count(counts.requests), f"{_count(counts.resumed_requests)} resumed from a stored state{skipped}"
     yield "prompt tokens", _count(counts.input_tokens), ""
-    yield "hit tokens", _count(counts.hit_tokens), f"{counts.hit_share:.2%} of the prompt tokens"
+    ceiling = f"{counts.hit_share:.2%} of the prompt tokens; the trace's ceiling is {counts.ceiling_share:.2%}"
+    yield "hit tokens", _count(counts.hit_tokens), ceiling
+    yield from _losses(counts)
+    if counts.output_tokens:
+        yield "output tokens", _count(counts.output_tokens), ""
     yield "prefill passes", _count(counts.prefills), f"in {_count(counts.steps)} batched steps"
     share = counts.passes_saved / max(counts.prefills + counts.passes_saved, 1)
     yield "passes saved", _count(counts.passes_saved), f"{share:.1%} less than cutting in two"
+    if counts.preemptions:
+        yield "preemptions", _count(counts.preemptions), f"{_count(counts.recomputed_tokens)} tokens computed again"
     yield "verified requests", _count(counts.verified_requests), _verification(counts)
+
+
+def _losses(counts: ReplayCounts) -> Iterator[tuple[str, str, str]]:
+    for lost, cause in (
+        (counts.lost_states, "attention longer than state"),
+        (counts.lost_attention, "attention evicted or not yet written"),
+        (counts.lost_to_boundaries, "beyond the last boundary of a hit"),
+    ):
+        yield "lost tokens", _count(lost), f"{cause}, {lost / max(counts.input_tokens, 1):.2%}"
 
 
 def _verification(counts: ReplayCounts) -> str:
@@ -53,11 +75,15 @@ def _verification(counts: ReplayCounts) -> str:
 
 
 def _states(result: ReplayResult) -> Iterator[tuple[str, str, str]]:
-    counts = result.counts
+    counts, samples = result.counts, result.series.samples
     yield "checkpoints written", _count(counts.checkpoints_written), "from the middle of a pass"
     yield "running states written", _count(counts.running_states_written), "from the end of a pass"
-    duplicates = f", {_count(counts.duplicate_states)} were there already" if counts.duplicate_states else ""
-    yield "states published", _count(counts.states_published), f"{_count(counts.states_evicted)} evicted{duplicates}"
+    yield "blocks published", _count(counts.blocks_published), f"{_count(counts.blocks_evicted)} evicted"
+    held = max((sample.held_blocks for sample in samples), default=0)
+    most = max((sample.held_blocks + sample.idle_blocks for sample in samples), default=0)
+    yield "blocks in use at most", _count(most), f"{_count(held)} held at a time"
+    states = [sample.states for sample in samples] or [0]
+    yield "states resident at most", _count(max(states)), f"{_count(round(sum(states) / len(states)))} on average"
     yield "bytes moved", _bytes(counts.bytes_moved), "windows and recurrent states"
 
 
@@ -97,9 +123,14 @@ def report_record(result: ReplayResult, trace: str, options: ReplayOptions) -> d
         "numba_ckpt": __version__,
         "trace": trace,
         "options": chosen,
-        "counts": asdict(result.counts) | {"hit_share": result.counts.hit_share},
+        "counts": asdict(result.counts)
+        | {"hit_share": result.counts.hit_share, "ceiling_share": result.counts.ceiling_share},
         "seconds": {stage: nanoseconds / 1e9 for stage, nanoseconds in result.times.nanoseconds.items()}
         | {"total": result.elapsed_ns / 1e9, "preparation": result.preparation_ns / 1e9},
+        "series": {
+            name: list(values)
+            for name, values in zip(Sample._fields, zip(*result.series.samples, strict=True), strict=True)
+        },
     }
 
 

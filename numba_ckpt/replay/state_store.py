@@ -60,6 +60,12 @@ class StateStore:
         self.windows[where] = np.nan
         self.states[where] = np.nan
 
+    def copy(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """Copy whole blocks, none of them both source and destination."""
+        where, to = self.to_device(sources), self.to_device(destinations)
+        self.windows[to] = self.windows[where]
+        self.states[to] = self.states[where]
+
     def read(self, blocks: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the windows and states of these blocks, copied to the host."""
         where = self.to_device(np.asarray(blocks))

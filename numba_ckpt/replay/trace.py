@@ -1,24 +1,17 @@
-"""Prefix-reuse traces: one request a line, its prompt given as the identities of its token blocks."""
+"""Requests of a prefix-reuse trace: prompts as identities of token blocks, and the tokens that these stand for."""
 
-import codecs
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import INT32_MAX
-from numba_ckpt.errors import TraceError
-from numba_ckpt.replay._extras import require
-from numba_ckpt.rules import ceil_div
+from numba_ckpt._jit import host_loop, inlined_loop, uint64
 
-__all__ = ["TOKENS_PER_ID", "TraceRequest", "read_mooncake"]
+__all__ = ["TOKENS_PER_ID", "TraceRequest", "output_tokens", "prompt_tokens", "reuse_ceiling"]
 
 TOKENS_PER_ID = 512
 """Tokens that one ``hash_ids`` entry of a Mooncake trace stands for; the last entry covers the remainder."""
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,103 +27,94 @@ class TraceRequest:
     num_output_tokens : int
         Tokens generated after it, at least 0.
     block_ids : ndarray
-        int64 [ceil(num_input_tokens / TOKENS_PER_ID)]. Equal ids stand for equal tokens, so prompts share exactly the
+        int64 [ceil(num_input_tokens / tokens_per_id)]. Equal ids stand for equal tokens, so prompts share exactly the
         tokens of their common leading ids.
+    tokens_per_id : int
+        Tokens that an id stands for; the last one covers the remainder.
+    session : int or None
+        A request begins when the one before it in its session is done; None if that is not known.
     """
 
     timestamp: float
     num_input_tokens: int
     num_output_tokens: int
     block_ids: np.ndarray
+    tokens_per_id: int = TOKENS_PER_ID
+    session: int | None = None
 
 
-def read_mooncake(path: str | PathLike[str], limit: int | None = None) -> list[TraceRequest]:
-    """Read a trace in Mooncake's JSON-lines format.
+def prompt_tokens(request: TraceRequest) -> np.ndarray:
+    """Return token ids for a prompt: int32 [num_input_tokens], a function of block id and place in the block.
 
-    Parameters
-    ----------
-    path : path-like
-        The file. Each line is an object with ``timestamp`` (milliseconds), ``input_length`` and ``output_length``
-        (tokens) and ``hash_ids`` (one per 512 tokens of the prompt). Blank lines are skipped, other keys ignored.
-    limit : int, optional
-        Read at most this many requests; later lines are not looked at.
+    Examples
+    --------
+    >>> first, second = TraceRequest(0.0, 900, 0, np.array([5, 7])), TraceRequest(0.0, 700, 0, np.array([5, 9]))
+    >>> same = prompt_tokens(first)[:700] == prompt_tokens(second)
+    >>> bool(same[:512].all()), bool(same[512:].any())
+    (True, False)
+    """
+    tokens = np.empty(request.num_input_tokens, np.int32)
+    _fill_prompt(request.block_ids, request.tokens_per_id, tokens)
+    return tokens
+
+
+def output_tokens(number: int, num_tokens: int) -> np.ndarray:
+    """Return token ids for the outputs of request `number`, int32 [num_tokens]: shared with no other request."""
+    tokens = np.empty(num_tokens, np.int32)
+    _fill_block(uint64(number) ^ uint64(_OUTPUTS), tokens)
+    return tokens
+
+
+def reuse_ceiling(requests: Sequence[TraceRequest]) -> np.ndarray:
+    """Tokens of each prompt that earlier prompts began with: what a cache that keeps everything could skip.
 
     Returns
     -------
-    list of TraceRequest
-        In the order of the file.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be opened or holds no request, or a line is torn, lacks a key, has a value of a wrong type, a
-        length out of range or the wrong number of ids. Carries file and line number.
-    MissingDependencyError
-        msgspec is not installed.
+    ndarray
+        int64 [N], in whole ids, and at most the prompt less one token.
     """
-    name = str(path)
-    try:
-        with open(path, "rb") as lines:
-            requests = list(islice(_requests(name, lines), limit))
-    except OSError as cause:
-        raise TraceError(name, 0, f"expected a readable trace file, got {cause.strerror or cause}") from cause
-    if not requests:
-        raise TraceError(name, 0, "expected at least one request, got none; give a JSON-lines file that is not empty")
-    return requests
+    starts = np.concatenate(([0], np.cumsum([request.block_ids.size for request in requests], dtype=np.int64)))
+    chains = np.empty(starts[-1], np.uint64)
+    for request, start, end in zip(requests, starts, starts[1:], strict=False):
+        _chain(request.block_ids, uint64(request.tokens_per_id), chains[start:end])
+    _, first, inverse = np.unique(chains, return_index=True, return_inverse=True)
+    shared = np.add.reduceat(first[inverse] < np.repeat(starts[:-1], np.diff(starts)), starts[:-1], dtype=np.int64)
+    sizes, lengths = (
+        np.array([getattr(request, name) for request in requests], np.int64)
+        for name in ("tokens_per_id", "num_input_tokens")
+    )
+    return np.minimum(shared * sizes, lengths - 1)
 
 
-def _requests(path: str, lines: Any) -> Iterator[TraceRequest]:
-    msgspec = require("msgspec", "reading traces")
-    decode = msgspec.json.Decoder(_line_type(msgspec)).decode
-    for number, line in enumerate(lines, 1):
-        if number == 1:
-            line = _checked_start(path, line)
-        if not line.strip():
-            continue
-        try:
-            fields = decode(line)
-        except msgspec.DecodeError as cause:
-            problem = f"expected one JSON object of a request, got {_excerpt(line)} ({cause})"
-            raise TraceError(path, number, problem) from cause
-        yield _checked(path, number, *fields)
+_OUTPUTS = 0x5851F42D4C957F2D
 
 
-def _checked_start(path: str, line: bytes) -> bytes:
-    """Return the first line without a byte order mark; refuse a compressed file, of which no line says anything."""
-    if line.startswith(_GZIP_MAGIC):
-        raise TraceError(path, 0, "expected lines of JSON, got a gzip file; unpack it first: gunzip --keep FILE")
-    return line.removeprefix(codecs.BOM_UTF8)
+@inlined_loop
+def _mix(bits: Any) -> Any:
+    """Mix 64 bits by the golden-ratio step and the finaliser of splitmix64."""
+    bits = (bits + uint64(1)) * uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> uint64(31))
 
 
-def _line_type(msgspec: Any) -> Any:
-    """Return the decoder's record: a struct made at run time, since msgspec may be missing at import."""
-    fields = [("timestamp", float), ("input_length", int), ("output_length", int), ("hash_ids", list[int])]
-    return msgspec.defstruct("MooncakeLine", fields, namespace={"__iter__": _values})
+@host_loop
+def _fill_block(name: Any, tokens: np.ndarray) -> None:
+    seed = _mix(name)
+    for index in range(tokens.size):
+        tokens[index] = _mix(seed + uint64(index)) >> uint64(33)
 
 
-def _values(line: Any) -> Iterator[Any]:
-    return iter((line.timestamp, line.input_length, line.output_length, line.hash_ids))
+@host_loop
+def _fill_prompt(block_ids: np.ndarray, tokens_per_id: int, tokens: np.ndarray) -> None:
+    for block in range(block_ids.size):
+        _fill_block(uint64(block_ids[block]), tokens[block * tokens_per_id : (block + 1) * tokens_per_id])
 
 
-def _excerpt(line: bytes) -> str:
-    text = line.decode("utf-8", "replace").strip()
-    return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def _checked(path: str, number: int, timestamp: float, num_input: int, num_output: int, ids: list[int]) -> TraceRequest:
-    """Make the record of one line, or say what is wrong with it."""
-    if not timestamp >= 0:
-        raise TraceError(path, number, f"timestamp: expected at least 0, got {timestamp}; a torn or foreign line?")
-    for key, value, low in (("input_length", num_input, 1), ("output_length", num_output, 0)):
-        if not low <= value <= INT32_MAX:
-            limit = f"at least {low}" if value < low else f"at most {INT32_MAX}"
-            raise TraceError(path, number, f"{key}: expected {limit}, got {value}; a torn or foreign line?")
-    num_ids = ceil_div(num_input, TOKENS_PER_ID)
-    if len(ids) != num_ids:
-        expected = f"{num_ids} entries for input_length {num_input} ({TOKENS_PER_ID} tokens each)"
-        raise TraceError(path, number, f"hash_ids: expected {expected}, got {len(ids)}; the line is torn or foreign")
-    try:
-        return TraceRequest(timestamp, num_input, num_output, np.array(ids, np.int64))
-    except OverflowError as cause:
-        wide = max(ids, key=abs)
-        raise TraceError(path, number, f"hash_ids: expected ids of 64 bits, got {wide}; renumber them") from cause
+@host_loop
+def _chain(block_ids: np.ndarray, start: Any, chains: np.ndarray) -> None:
+    """Name each prefix of whole blocks by 64 bits; enough to count with, not to serve by."""
+    bits = start
+    for block in range(block_ids.size):
+        bits = _mix(bits ^ _mix(uint64(block_ids[block])))
+        chains[block] = bits

@@ -7,7 +7,7 @@ import numpy as np
 
 from numba_ckpt.errors import VerificationError
 from numba_ckpt.replay.model import CHANNELS, STATE_LEN, LayerModel
-from numba_ckpt.replay.trace import TraceRequest
+from numba_ckpt.replay.trace import TraceRequest, output_tokens, prompt_tokens
 
 __all__ = ["Verifier"]
 
@@ -33,15 +33,17 @@ class Verifier:
     def __init__(self, sample: int, seed: int) -> None:
         self._sample = sample
         self._rng = np.random.default_rng(seed)
-        self._num_resumed = 0
+        self._considered: set[int] = set()
         self._snapshots: dict[int, list[_Snapshot]] = {}
 
     def consider(self, number: int) -> None:
-        """Take a resumed request into the sample, in place of another one once it is full, or leave it."""
-        self._num_resumed += 1
+        """Take a resumed request into the sample, in place of another one once it is full, or leave it; only once."""
+        if number in self._considered:
+            return
+        self._considered.add(number)
         if len(self._snapshots) >= self._sample:
             # Reservoir sampling: the k-th candidate stays with probability sample / k.
-            place = int(self._rng.integers(self._num_resumed))
+            place = int(self._rng.integers(len(self._considered)))
             if place >= self._sample:
                 return
             del self._snapshots[list(self._snapshots)[place]]
@@ -74,12 +76,13 @@ class Verifier:
 
 
 def _check_request(number: int, request: TraceRequest, snapshots: list[_Snapshot], model: LayerModel) -> None:
-    tokens = np.zeros((STATE_LEN + request.num_input_tokens, CHANNELS), np.float32)
-    prompt = tokens[STATE_LEN:]
-    model.embed(request.block_ids, 0, prompt)
+    num_outputs = max(0, max(snapshot.position for snapshot in snapshots) - request.num_input_tokens)
+    ids = np.concatenate((prompt_tokens(request), output_tokens(number, num_outputs)))
+    tokens = np.zeros((STATE_LEN + ids.size, CHANNELS), np.float32)
+    model.embed(ids, tokens[STATE_LEN:])
     cold = model.prefill(
-        prompt,
-        np.array([0, len(prompt)]),
+        tokens[STATE_LEN:],
+        np.array([0, ids.size]),
         checkpoint_offsets=np.array([snapshot.position for snapshot in snapshots]),
         checkpoint_rows=np.zeros(len(snapshots), np.int64),
     )

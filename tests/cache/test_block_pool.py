@@ -66,7 +66,10 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), number=st.integers(0, 5), group=st.integers(0, 1))
     def publish(self, data, number, group):
         block = data.draw(st.sampled_from(sorted(self.held)))
-        is_new = block not in self.key_of_block and (number, group) not in self.key_of_block.values()
+        leads_to = {key: block for block, key in self.key_of_block.items()}.get((number, group))
+        is_new = block not in self.key_of_block and (leads_to is None or leads_to in self.idle)
+        if is_new and leads_to is not None:
+            del self.idle[leads_to], self.key_of_block[leads_to]
         assert self.pool.publish([block], np.array([key_of(number)], np.uint64), group) == is_new
         if is_new:
             self.key_of_block[block] = (number, group)

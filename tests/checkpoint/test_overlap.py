@@ -118,7 +118,7 @@ def test_an_empty_pool_is_no_broadcast():
 
 
 def test_initial_windows_in_the_first_blocks_of_a_larger_cache():
-    conv, states, exporter = make()
+    conv, _, exporter = make()
     conv[1] = 5
     initial = InitialConvState(conv[:2], np.array([1]))
     exporter.export(one(2, block=3), source(initial=initial), state())

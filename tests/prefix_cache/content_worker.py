@@ -68,12 +68,11 @@ class ContentWorker:
             self._check_private(written)
             others = reads[:row] + reads[row + 1 :] + writes[:row] + writes[row + 1 :]
             assert written.isdisjoint(set().union(*others)), "a block of one row is another's too"
-        plans = self._plan(chunks)
-        for row, chunk in enumerate(chunks):
+        self.check_lockstep(chunks)
+        for chunk in chunks:
             prompt = prompts[chunk.request.request_id]
             for index, group in enumerate(self.groups):
                 if group.kind == "state":
-                    self._check_lockstep(chunk, index, plans[index][row])
                     self._write_states(chunk, index, prompt, chunk.request.request_id in declined, fails)
                 else:
                     self._write_tokens(chunk, index, prompt, fails)
@@ -95,12 +94,18 @@ class ContentWorker:
                 plans[index] = list(zip(*(field.tolist() for field in fields), strict=True))
         return plans
 
-    def _check_lockstep(self, chunk, index, planned):
-        offset, col, block, initial, running, copied = chunk.groups[index].tolist()
-        assert planned == (offset, col, block)
-        assert (offset > 0) == (block != 0)
-        assert not offset or block not in (initial, running, copied)
-        assert chunk.request.table[index, (chunk.end - 1) // self.groups[index].block_size] == running != 0
+    def check_lockstep(self, chunks):
+        """The worker's planner and the cache agree on every row; returns how many checkpoints the step has."""
+        count = 0
+        for index, plan in self._plan(chunks).items():
+            for chunk, planned in zip(chunks, plan, strict=True):
+                offset, col, block, initial, running, copied = chunk.groups[index].tolist()
+                assert planned == (offset, col, block)
+                assert (offset > 0) == (block != 0)
+                assert not offset or block not in (initial, running, copied)
+                assert chunk.request.table[index, (chunk.end - 1) // self.groups[index].block_size] == running != 0
+                count += offset > 0
+        return count
 
     def _read(self, chunk, prompt):
         """Check all that the chunk reads, copies made first; returns the blocks."""

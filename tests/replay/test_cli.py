@@ -41,12 +41,15 @@ def test_a_replay_reports_writes_and_draws(tmp_path):
     for label in ("requests", "hit tokens", "passes saved", "checkpoints written", "bytes moved", "time in gather"):
         assert label in done.stdout
     record = json.loads(result.read_text())
-    assert set(record) == {"format", "numba_ckpt", "trace", "options", "counts", "seconds"}
-    assert record["format"] == 1
+    assert set(record) == {"format", "numba_ckpt", "trace", "options", "counts", "seconds", "series"}
+    assert record["format"] == 2
+    assert len({len(values) for values in record["series"].values()}) == 1
+    assert record["series"]["input_tokens"][-1] == record["counts"]["input_tokens"]
     assert record["counts"]["requests"] == 60
     assert record["counts"]["verified_requests"] == 5
     assert record["options"]["geometry"]["hash_block_size"] == 512
-    stages = {"lookup", "plan", "gather", "export", "running", "model", "verify"}
+    stages = {"tokens", "hash", "lookup", "split", "reserve", "plan", "gather", "model", "export", "running"}
+    stages |= {"commit", "verify"}
     assert set(record["seconds"]) == stages | {"total", "preparation"}
     assert picture.read_bytes().startswith(PNG)
     assert picture.stat().st_size > 10_000
@@ -55,7 +58,7 @@ def test_a_replay_reports_writes_and_draws(tmp_path):
 def test_a_trace_and_a_geometry_can_be_given(tmp_path):
     trace, result = tmp_path / "trace.jsonl", tmp_path / "result.json"
     trace.write_text(2 * LINE)
-    sizes = ("--hash-block", 16, "--state-block", 64, "--alignment", 16, "--eagle", "--max-rows", 1, "--blocks", 64)
+    sizes = ("--hash-block", 16, "--state-block", 64, "--alignment", 16, "--eagle", "--max-running", 1, "--blocks", 128)
     done = _run("replay", trace, *sizes, "--verify", "--json", result)
     assert done.returncode == 0, done.stderr
     assert "Replay of trace.jsonl on cpu" in done.stdout
@@ -86,8 +89,20 @@ StateStore.read = lambda store, blocks: tuple(array + 1 for array in read(store,
         (("replay", "--device", "tpu"), "argument --device: invalid choice: 'tpu'"),
         (("replay", "--limit", "many"), "argument --limit: invalid int value: 'many'"),
         (("replay", "--limit", 0), "limit: expected an integer in [1, 2147483647], got 0"),
-        (("replay", "--budget", 100), "budget_tokens: expected at least one state block (512), got 100"),
-        (("replay", "--blocks", 5), "num_blocks: expected at least 49 for 16 rows, got 5"),
+        (("replay", "--budget", 0), "budget_tokens: expected an integer in [1, 2147483647], got 0"),
+        (("replay", "--blocks", 5), "num_blocks: expected at least "),
+        (("replay", "--blocks", 5, "--pool-tokens", 5), "argument --pool-tokens: not allowed with argument --blocks"),
+        (("replay", "--pool-tokens", 100), "pool_tokens: expected an integer in [512, 2147483647], got 100"),
+        (("replay", "--pool-gib", 4), "pool_gib: expected both --pool-gib and --model, or neither, got one of them"),
+        (
+            ("replay", "--pool-gib", 0.01, "--model", "nemotron-h-8b"),
+            "pool_gib: expected at least one block of 0.0951 GiB, got 0.01; give the pool more memory",
+        ),
+        (("replay", "--pool-gib", "nan", "--model", "nemotron-h-8b"), "pool_gib: expected at least one block"),
+        (("replay", "--pool-tokens", 9, "--attention-block", 0), "attention_block: expected an integer in"),
+        (("replay", "--retention", "some"), "argument --retention: expected dense, proven or a number of tokens"),
+        (("replay", "--attention-block", 100), "block_size: expected a multiple of hash_block_size 512, got 100"),
+        (("replay", "--decode", -1), "decode_tokens: expected an integer in"),
         (("replay", "--hash-block", 0), "hash_block_size: expected an integer in [1, 2147483647], got 0"),
         (("replay", "--alignment", "some"), "argument --alignment: expected an integer or none, got 'some'"),
         (("replay", "--verify-sample", -1), "verify_sample: expected an integer in"),
@@ -125,6 +140,28 @@ def test_a_torn_trace_names_file_and_line(tmp_path):
     trace = tmp_path / "torn.jsonl"
     trace.write_text(LINE + LINE[:40])
     assert f"{trace}:2: expected one JSON object of a request" in _refusal("replay", trace)
+
+
+def test_the_good_part_of_a_bad_trace_can_be_replayed(tmp_path):
+    trace = tmp_path / "torn.jsonl"
+    trace.write_text(LINE + LINE[:40] + "\n" + LINE)
+    done = _run("replay", trace, "--skip-bad")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"numba-ckpt: skipped {trace}:2: expected one JSON object of a request")
+    assert "1 bad lines skipped" in done.stdout
+
+
+def test_every_policy_can_be_asked_for(tmp_path):
+    result = tmp_path / "result.json"
+    engine = ("--arrivals", "trace", "--decode", 16, "--max-running", 32, "--long-prefill", 2048, "--tokens-per-second")
+    cache = ("--pool-tokens", 150_000, "--retention", 4096, "--junction", "block", "--attention-block", 512)
+    done = _run("replay", "--limit", 60, *engine, 5000, *cache, "--verify", "--json", result)
+    assert done.returncode == 0, done.stderr
+    for label in ("output tokens", "preemptions", "attention evicted or not yet written"):
+        assert label in done.stdout
+    counts = json.loads(result.read_text())["counts"]
+    assert counts["preemptions"] > 0
+    assert counts["verified_requests"] > 0
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from numba_ckpt.errors import MissingDependencyError, TraceError
-from numba_ckpt.replay.trace import read_mooncake
+from numba_ckpt.replay.read_trace import read_trace
 
 GOOD = '{"timestamp": 27, "input_length": 1100, "output_length": 52, "hash_ids": [46, 47, 2366]}'
 
@@ -21,7 +21,7 @@ def _without(key: str) -> str:
 def _read(tmp_path, *lines: str, limit: int | None = None):
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(lines))
-    return read_mooncake(path, limit)
+    return read_trace(path, limit).requests
 
 
 def test_fields_are_read(tmp_path):
@@ -71,6 +71,7 @@ def test_what_lies_behind_the_limit_is_not_looked_at(tmp_path):
         (_line(output_length=2**64), "output_length: expected at most 2147483647"),
         (_line(output_length=-52), "output_length: expected at least 0, got -52"),
         (_line(timestamp=-1), "timestamp: expected at least 0, got -1.0"),
+        (_line(timestamp=26), "timestamp: expected at least 27.0, the time of an earlier line, got 26.0"),
         (_line(hash_ids=[46, 47]), "hash_ids: expected 3 entries for input_length 1100 (512 tokens each), got 2"),
         (_line(hash_ids=[]), "hash_ids: expected 3 entries for input_length 1100 (512 tokens each), got 0"),
         (_line(hash_ids=[1, 2, 3, 4]), "hash_ids: expected 3 entries for input_length 1100 (512 tokens each), got 4"),
@@ -90,14 +91,42 @@ def test_a_bad_line_is_named(tmp_path, line, problem):
 def test_marks_and_line_ends_of_other_systems_do_not_matter(tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + f"{GOOD}\r\n{GOOD}\r\n".encode())
-    assert len(read_mooncake(path)) == 2
+    assert len(read_trace(path).requests) == 2
 
 
-def test_a_compressed_trace_is_named_as_one(tmp_path):
+def test_a_compressed_trace_is_read(tmp_path):
     path = tmp_path / "trace.jsonl.gz"
-    path.write_bytes(gzip.compress(GOOD.encode()))
-    with pytest.raises(TraceError, match="expected lines of JSON, got a gzip file; unpack it first"):
-        read_mooncake(path)
+    path.write_bytes(gzip.compress(f"{GOOD}\n{GOOD}\n".encode()))
+    assert len(read_trace(path).requests) == 2
+
+
+@pytest.mark.parametrize("damage", [lambda packed: packed[:-30], lambda packed: packed[:90] + b"torn" + packed[94:]])
+def test_a_torn_compressed_trace_is_named_as_one(tmp_path, damage):
+    path = tmp_path / "trace.jsonl.gz"
+    lines = "".join(_line(hash_ids=[3 * line, 3 * line + 1, 3 * line + 2]) + "\n" for line in range(2000))
+    path.write_bytes(damage(gzip.compress(lines.encode())))
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert "expected a whole gzip file" in str(caught.value) or "expected one JSON object" in str(caught.value)
+
+
+def test_bad_lines_can_be_skipped(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    early = _line(timestamp=3)
+    path.write_text("\n".join(["torn", _line(input_length=-1), GOOD, early, GOOD[:50], _line(timestamp=28), GOOD]))
+    trace = read_trace(path, skip_bad=True)
+    assert [request.timestamp for request in trace.requests] == [27.0, 28.0]
+    assert [problem.line for problem in trace.problems] == [1, 2, 4, 5, 7]
+    assert [request.timestamp for request in read_trace(path, 1, skip_bad=True).requests] == [27.0]
+    with pytest.raises(TraceError, match=r"trace.jsonl:1: expected one JSON object"):
+        read_trace(path)
+
+
+def test_a_trace_of_bad_lines_alone_is_refused(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text("torn\n" * 3)
+    with pytest.raises(TraceError, match=r"expected at least one request, got none but 3 bad lines .*:1: expected one"):
+        read_trace(path, skip_bad=True)
 
 
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
@@ -108,7 +137,7 @@ def test_an_empty_trace_is_refused(tmp_path, lines):
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(TraceError, match=r"nowhere.jsonl:0: expected a readable trace file, got No such file"):
-        read_mooncake(tmp_path / "nowhere.jsonl")
+        read_trace(tmp_path / "nowhere.jsonl")
 
 
 def test_without_msgspec_the_extra_is_named(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ HIT = 992
 def _engine(**options: int) -> ReplayEngine:
     geometry = CheckpointGeometry(16, 64, 16, checkpoint_alignment=16)
     return ReplayEngine(
-        REQUESTS, ReplayOptions(geometry, **({"num_blocks": 64, "max_rows": 1, "verify_sample": 8} | options))
+        REQUESTS, ReplayOptions(geometry, **({"num_blocks": 256, "max_running": 1, "verify_sample": 8} | options))
     )
 
 
@@ -42,7 +42,7 @@ def test_one_wrong_bit_in_a_stored_state_is_caught(monkeypatch, array, kind):
     engine = _engine()
 
     def flip(blocks):
-        getattr(engine.store, array).reshape(64, -1).view(np.uint32)[blocks, 7] ^= 1
+        getattr(engine.store, array).reshape(256, -1).view(np.uint32)[blocks, 7] ^= 1
 
     _after_export(engine, monkeypatch, flip)
     expected = re.escape(f"request 1: expected the {kind} it resumed from at token {HIT} to equal")
@@ -73,7 +73,7 @@ def test_a_wrong_state_written_by_a_resumed_request_is_caught(monkeypatch):
 
     def damage(blocks):
         # The last step is the resumed request's only one.
-        if engine.index.counters.hits:
+        if engine._result.counts.resumed_requests:
             engine.store.states[blocks] += 1
 
     _after_export(engine, monkeypatch, damage)
@@ -85,7 +85,7 @@ def test_a_wrong_state_written_by_a_resumed_request_is_caught(monkeypatch):
 def test_the_layer_does_not_forget(num_tokens):
     """Else a wrong start of an early chunk would have gone from the states that are compared."""
     model, tokens = LayerModel(0), np.empty((num_tokens, CHANNELS), np.float32)
-    model.embed(np.arange(num_tokens // 512), 0, tokens)
+    model.embed(np.arange(num_tokens), tokens)
     starts, zeros = np.array([0, num_tokens]), np.zeros((1, *STATE_SHAPE), np.float32)
     sound, damaged = (model.prefill(tokens, starts, None, zeros + start).final_states for start in (0, 1e-3))
     assert (sound != damaged).mean() > 0.9
@@ -93,7 +93,7 @@ def test_the_layer_does_not_forget(num_tokens):
 
 def test_an_earlier_chunk_that_started_from_a_wrong_state_is_caught(monkeypatch):
     engine = _engine(budget_tokens=512)
-    prefill, starts = engine._model.prefill, []
+    prefill, starts = engine._worker.model.prefill, []
 
     def prefill_from_zeros(tokens, query_start_loc, windows=None, states=None, *arguments, **checkpoints):
         starts.append(states)
@@ -101,7 +101,7 @@ def test_an_earlier_chunk_that_started_from_a_wrong_state_is_caught(monkeypatch)
             states[:] = 0
         return prefill(tokens, query_start_loc, windows, states, *arguments, **checkpoints)
 
-    monkeypatch.setattr(engine._model, "prefill", prefill_from_zeros)
+    monkeypatch.setattr(engine._worker.model, "prefill", prefill_from_zeros)
     with pytest.raises(VerificationError, match="request 1: expected the recurrent state it resumed from"):
         engine.run()
 

@@ -13,9 +13,9 @@ from tests.replay.prompts import prompt
 
 OPTIONS = ReplayOptions(
     CheckpointGeometry(16, 64, 16, checkpoint_alignment=16),
-    num_blocks=24,
+    num_blocks=100,
     budget_tokens=512,
-    max_rows=3,
+    max_running=3,
     verify_sample=9,
 )
 REQUESTS = [prompt([1], 300), prompt([2], 90), prompt([1, 3], 520), prompt([2], 140)]
