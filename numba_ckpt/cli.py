@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from numba_ckpt import __version__
 from numba_ckpt._check import refuse
-from numba_ckpt.errors import NumbaCkptError, VerificationError
+from numba_ckpt.errors import LedgerError, NumbaCkptError, VerificationError
 from numba_ckpt.planning import CheckpointGeometry
 from numba_ckpt.prefix_cache import DENSE, PROVEN, Retention
 from numba_ckpt.replay.commands import ReplayJob, replay
@@ -32,13 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 when a verified state differs; 2 when arguments, a trace or an installation do not do.
+        0; 1 when a verified state or its entry in the ledger differs; 2 when arguments, a trace or an installation do
+        not do.
     """
     _print_whatever_the_encoding()
     parsed = _parser().parse_args(arguments)
     try:
         parsed.run(parsed)
-    except VerificationError as error:
+    except (LedgerError, VerificationError) as error:
         return _fail(error, _EXIT_DIFFERENT)
     except (NumbaCkptError, OSError) as error:
         return _fail(error, _EXIT_REFUSED)

@@ -5,6 +5,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from numba_ckpt._check import refuse
 from numba_ckpt.cache.pool_loops import NUM_IDLE
 from numba_ckpt.prefix_cache import CacheStep, ChunkReservation, HybridPrefixCache, PrefixHasher, WriteLedger
 from numba_ckpt.replay.options import STATE_GROUP, ReplayOptions
@@ -46,17 +47,10 @@ class ReplayEngine:
 
     def __init__(self, requests: Sequence[TraceRequest], options: ReplayOptions) -> None:
         self.options = options
-        self.store = StateStore(options.num_blocks, array_module(options.device))
-        ledger = WriteLedger() if options.verify_sample else None
-        self.cache = HybridPrefixCache(
-            options.cache_config(),
-            options.num_blocks,
-            PrefixHasher(options.geometry.hash_block_size),
-            options.retention,
-            ledger,
-        )
-        self._requests = requests
         self._result = ReplayResult()
+        ledger = WriteLedger() if options.verify_sample else None
+        self.cache, self.store = _new_memory(options, ledger)
+        self._requests = requests
         self._scheduler = Scheduler(requests, self.cache, options, self._result)
         self._verifier = Verifier(options.verify_sample, options.seed)
         self._worker = Worker(options, self.store, self._verifier, ledger, self._result.times)
@@ -165,3 +159,12 @@ class ReplayEngine:
         counts, pool = self._result.counts, self.cache.pool
         counts.blocks_evicted = pool.num_evicted
         counts.blocks_published = pool.num_cached + pool.num_evicted
+
+
+def _new_memory(options: ReplayOptions, ledger: WriteLedger | None) -> tuple[HybridPrefixCache, StateStore]:
+    xp, hasher = array_module(options.device), PrefixHasher(options.geometry.hash_block_size)
+    try:
+        cache = HybridPrefixCache(options.cache_config(), options.num_blocks, hasher, options.retention, ledger)
+        return cache, StateStore(options.num_blocks, xp)
+    except MemoryError:
+        refuse("num_blocks", "a pool that fits into memory", options.num_blocks, "give the pool fewer blocks")

@@ -105,6 +105,11 @@ class ReplayOptions:
             check_int(name, getattr(self, name), low)
         if self.attention_block is None:
             object.__setattr__(self, "attention_block", self.geometry.hash_block_size)
+        unit = self.geometry.hash_block_size
+        if check_int("attention_block", self.attention_block, 1) % unit:
+            refuse(
+                "attention_block", f"a multiple of the hash block {unit}", self.attention_block, "hash in finer units"
+            )
         self.cache_config()
         self.split_policy()
 

@@ -59,7 +59,7 @@ def blocks_in_gib(gib: float, model: str, attention_block: int) -> int:
     Examples
     --------
     >>> blocks_in_gib(40, "qwen3-next-80b-a3b", 512)
-    557
+    556
     """
     attention_block = check_int("attention_block", attention_block, 1)
     block_bytes = MODELS[check_choice("model", model, MODELS)].block_bytes(attention_block)

@@ -46,7 +46,7 @@ def _work(result: ReplayResult) -> Iterator[tuple[str, str, str]]:
     skipped = f", {_count(counts.skipped_lines)} bad lines skipped" if counts.skipped_lines else ""
     yield "requests", _count(counts.requests), f"{_count(counts.resumed_requests)} resumed from a stored state{skipped}"
     yield "prompt tokens", _count(counts.input_tokens), ""
-    ceiling = f"{counts.hit_share:.2%} of the prompt tokens; the trace's ceiling is {counts.ceiling_share:.2%}"
+    ceiling = f"{counts.hit_share:.2%}; the trace's ceiling is {counts.ceiling_share:.2%}"
     yield "hit tokens", _count(counts.hit_tokens), ceiling
     yield from _losses(counts)
     if counts.output_tokens:
@@ -65,7 +65,7 @@ def _losses(counts: ReplayCounts) -> Iterator[tuple[str, str, str]]:
         (counts.lost_attention, "attention evicted or not yet written"),
         (counts.lost_to_boundaries, "beyond the last boundary of a hit"),
     ):
-        yield "lost tokens", _count(lost), f"{cause}, {lost / max(counts.input_tokens, 1):.2%}"
+        yield "lost tokens", _count(lost), f"{lost / max(counts.input_tokens, 1):.2%}: {cause}"
 
 
 def _verification(counts: ReplayCounts) -> str:

@@ -81,6 +81,18 @@ StateStore.read = lambda store, blocks: tuple(array + 1 for array in read(store,
     assert "Traceback" not in done.stderr
 
 
+def test_a_state_that_the_ledger_knows_otherwise_ends_with_status_1():
+    damage = """
+from numba_ckpt.replay.worker import Worker
+write = Worker._write_entry
+Worker._write_entry = lambda worker, active, block, position: write(worker, active, block, max(position - 512, 512))
+"""
+    done = _run("replay", "--limit", 20, "--verify", before=damage)
+    assert done.returncode == 1
+    assert "of group 1: expected the state after " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -92,6 +104,7 @@ StateStore.read = lambda store, blocks: tuple(array + 1 for array in read(store,
         (("replay", "--budget", 0), "budget_tokens: expected an integer in [1, 2147483647], got 0"),
         (("replay", "--blocks", 5), "num_blocks: expected at least "),
         (("replay", "--blocks", 5, "--pool-tokens", 5), "argument --pool-tokens: not allowed with argument --blocks"),
+        (("replay", "--blocks", 2**31 - 1), "num_blocks: expected a pool that fits into memory, got 2147483647"),
         (("replay", "--pool-tokens", 100), "pool_tokens: expected an integer in [512, 2147483647], got 100"),
         (("replay", "--pool-gib", 4), "pool_gib: expected both --pool-gib and --model, or neither, got one of them"),
         (
@@ -101,7 +114,7 @@ StateStore.read = lambda store, blocks: tuple(array + 1 for array in read(store,
         (("replay", "--pool-gib", "nan", "--model", "nemotron-h-8b"), "pool_gib: expected at least one block"),
         (("replay", "--pool-tokens", 9, "--attention-block", 0), "attention_block: expected an integer in"),
         (("replay", "--retention", "some"), "argument --retention: expected dense, proven or a number of tokens"),
-        (("replay", "--attention-block", 100), "block_size: expected a multiple of hash_block_size 512, got 100"),
+        (("replay", "--attention-block", 100), "attention_block: expected a multiple of the hash block 512, got 100"),
         (("replay", "--decode", -1), "decode_tokens: expected an integer in"),
         (("replay", "--hash-block", 0), "hash_block_size: expected an integer in [1, 2147483647], got 0"),
         (("replay", "--alignment", "some"), "argument --alignment: expected an integer or none, got 'some'"),

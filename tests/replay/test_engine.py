@@ -179,6 +179,17 @@ def test_requests_arrive_at_their_time_stamps():
     assert [sample.seconds for sample in result.series.samples] == pytest.approx([0.11, 0.22, 5.11])
 
 
+def test_a_request_waits_a_step_for_a_prefix_that_is_being_written(monkeypatch):
+    engine = ReplayEngine([prompt([1, 2], 1000), prompt([1, 2], 1010)], _options(max_running=2, budget_tokens=2048))
+    look_up, pending = engine.cache.look_up, iter([0, 992, 0])
+    monkeypatch.setattr(
+        engine.cache, "look_up", lambda request: look_up(request)._replace(pending_tokens=next(pending))
+    )
+    result = engine.run()
+    assert [timeline.num_hit_tokens for timeline in result.timelines] == [0, 992]
+    assert [timeline.chunks[0].step for timeline in result.timelines] == [0, 1]
+
+
 def test_a_session_goes_on_when_its_last_request_is_done():
     requests = [replace(prompt([number % 2], 100 + number), session=number % 2) for number in range(6)]
     result = ReplayEngine(requests, _options(max_running=6)).run()
@@ -251,7 +262,7 @@ def test_the_states_do_not_depend_on_how_requests_are_batched(max_running):
         ({"budget_tokens": 0}, "budget_tokens: expected an integer in"),
         ({"max_running": 0}, "max_running: expected an integer in"),
         ({"num_blocks": 1}, "num_blocks: expected an integer in"),
-        ({"attention_block": 24}, "block_size: expected a multiple of hash_block_size 16, got 24"),
+        ({"attention_block": 24}, "attention_block: expected a multiple of the hash block 16, got 24"),
         ({"retention": 512}, "retention: expected a Retention, got int"),
         ({"junction": "maybe"}, "junction: expected one of 'exact', 'block', 'none', got 'maybe'"),
         ({"arrivals": "open"}, "arrivals: expected one of 'closed', 'trace', got 'open'"),

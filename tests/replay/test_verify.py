@@ -106,6 +106,25 @@ def test_an_earlier_chunk_that_started_from_a_wrong_state_is_caught(monkeypatch)
         engine.run()
 
 
+def test_a_planner_that_disagrees_with_the_scheduler_is_caught():
+    engine = _engine()
+    engine._worker._geometry = CheckpointGeometry(16, 64, 16, checkpoint_alignment=None)
+    expected = r"request 0: expected a checkpoint at offset 992 of its chunk \[0, 1000\), got 0 from the planner"
+    with pytest.raises(VerificationError, match=expected):
+        engine.run()
+
+
+def test_a_stored_state_goes_on_in_a_copy(monkeypatch):
+    # The second prompt resumes at 992 and goes on to 1008, in the same block-table column.
+    requests = [REQUESTS[0], prompt([1, 2], 1010)]
+    engine = ReplayEngine(requests, _engine().options)
+    assert engine.run().counts.verified_requests == 1
+    engine = ReplayEngine(requests, _engine().options)
+    monkeypatch.setattr(engine.store, "copy", lambda sources, destinations: None)
+    with pytest.raises(VerificationError, match="request 1: expected the convolution window it resumed from"):
+        engine.run()
+
+
 def test_without_a_sample_nothing_is_compared(monkeypatch):
     engine = _engine(verify_sample=0)
     monkeypatch.setattr(engine.store, "export", lambda *arguments: None)
