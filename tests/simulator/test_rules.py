@@ -3,8 +3,15 @@
 import numpy as np
 
 from numba_ckpt._jit import cuda
-from numba_ckpt.rules import bfloat16_bits, float16_bits, global_index, prefill_checkpoint
-from tests.golden import plan_cases
+from numba_ckpt.rules import (
+    bfloat16_bits,
+    checkpoint_position,
+    float16_bits,
+    global_index,
+    is_checkpoint_valid,
+    prefill_checkpoint,
+)
+from tests.golden import plan_cases, position_cases, validity_cases
 
 
 @cuda.jit
@@ -25,6 +32,39 @@ def test_a_user_kernel_plans_what_was_recorded():
         plan_kernel[-(-size // 4), 4](*lens, case.geometry.params, offsets, cols)
         assert offsets.tolist() == case.offsets
         assert cols.tolist() == case.block_cols
+
+
+@cuda.jit
+def position_kernel(num_tokens, units, drops, lookaheads, positions):
+    row = cuda.grid(1)
+    if row < num_tokens.size:
+        positions[row] = checkpoint_position(num_tokens[row], units[row], drops[row], lookaheads[row])
+
+
+def test_a_user_kernel_places_what_was_recorded():
+    cases = position_cases()[::10]
+    columns = [np.array(column) for column in zip(*cases, strict=True)]
+    positions = np.empty(len(cases), np.int64)
+    position_kernel[-(-len(cases) // 4), 4](*columns[:4], positions)
+    assert positions.tolist() == columns[4].tolist()
+
+
+@cuda.jit
+def validity_kernel(sizes, valid):
+    row = cuda.grid(1)
+    if row < valid.size:
+        valid[row] = is_checkpoint_valid(
+            sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3], sizes[row, 4], sizes[row, 5]
+        )
+
+
+def test_a_user_kernel_judges_as_was_recorded():
+    cases = validity_cases()[::20]
+    sizes = np.array([[0 if size is None else size for size in case[:6]] for case in cases])
+    valid = np.empty(len(cases), np.bool_)
+    validity_kernel[-(-len(cases) // 4), 4](sizes, valid)
+    assert valid.tolist() == [case.valid for case in cases]
+    assert valid.any()
 
 
 @cuda.jit
