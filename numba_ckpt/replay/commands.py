@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
+from warnings import catch_warnings, simplefilter
 
 from numba_ckpt._check import check_int, refuse
+from numba_ckpt.prefix_cache import CacheWarning
 from numba_ckpt.replay._extras import require
 from numba_ckpt.replay.console import make_console
 from numba_ckpt.replay.engine import ReplayEngine
@@ -67,7 +69,7 @@ def replay(job: ReplayJob) -> None:
         check_int("plot_request", job.plot_request, 0, len(requests) - 1)
     engine = ReplayEngine(requests, job.options)
     preparation = _compile(job.options)
-    with _progress(sum(request.num_input_tokens for request in requests)) as advance:
+    with _warnings_said(), _progress(sum(request.num_input_tokens for request in requests)) as advance:
         result = engine.run(advance)
     result.preparation_ns, result.counts.skipped_lines = preparation, len(trace.problems)
     print_report(result, f"Replay of {name} on {job.options.device}")
@@ -113,8 +115,20 @@ def _compile(options: ReplayOptions) -> int:
     start = perf_counter_ns()
     requests = generate_trace(16, options.seed)
     enough = sum(options.blocks_for(request.num_input_tokens + request.num_output_tokens) for request in requests)
-    ReplayEngine(requests, replace(options, num_blocks=enough, verify_sample=1)).run()
+    with catch_warnings():
+        simplefilter("ignore", CacheWarning)
+        ReplayEngine(requests, replace(options, num_blocks=enough, verify_sample=1)).run()
     return perf_counter_ns() - start
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Say the cache's warnings as the command says things."""
+    with catch_warnings(record=True) as caught:
+        simplefilter("always", CacheWarning)
+        yield
+    for warning in caught:
+        print(f"numba-ckpt: warning: {warning.message}", file=sys.stderr)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from numba_ckpt._check import refuse
+from numba_ckpt._jit import host_loop
 from numba_ckpt.cache.pool_loops import NUM_IDLE
 from numba_ckpt.prefix_cache import CacheStep, ChunkReservation, HybridPrefixCache, PrefixHasher, WriteLedger
 from numba_ckpt.replay.options import STATE_GROUP, ReplayOptions
@@ -16,6 +17,7 @@ from numba_ckpt.replay.state_store import StateStore, array_module
 from numba_ckpt.replay.trace import TraceRequest
 from numba_ckpt.replay.verify import Verifier
 from numba_ckpt.replay.worker import StepRows, Worker
+from numba_ckpt.rules import NULL_BLOCK_ID
 
 __all__ = ["ReplayEngine"]
 
@@ -149,14 +151,13 @@ class ReplayEngine:
 
     def _num_states(self) -> int:
         """Blocks with a state in them: cached ones, and what running requests hold besides."""
-        blocks = self.cache.pool.arrays.blocks
         held = [active.cached.table[STATE_GROUP] for active in self._scheduler.running]
         held_ids = np.unique(np.concatenate(held)) if held else np.empty(0, np.int32)
-        private = np.count_nonzero(blocks["group"][held_ids[held_ids > 0]] != STATE_GROUP)
-        return int(np.count_nonzero(blocks["group"] == STATE_GROUP)) + int(private)
+        return int(_count_states(self.cache.pool.arrays.blocks, held_ids, STATE_GROUP))
 
     def _sum_up(self) -> None:
         counts, pool = self._result.counts, self.cache.pool
+        self._result.cache = self.cache.counters
         counts.blocks_evicted = pool.num_evicted
         counts.blocks_published = pool.num_cached + pool.num_evicted
 
@@ -168,3 +169,13 @@ def _new_memory(options: ReplayOptions, ledger: WriteLedger | None) -> tuple[Hyb
         return cache, StateStore(options.num_blocks, xp)
     except MemoryError:
         refuse("num_blocks", "a pool that fits into memory", options.num_blocks, "give the pool fewer blocks")
+
+
+@host_loop
+def _count_states(blocks: np.ndarray, held_ids: np.ndarray, group: int) -> int:
+    count = 0
+    for block in range(blocks.size):
+        count += blocks[block].group == group
+    for index in range(held_ids.size):
+        count += held_ids[index] != NULL_BLOCK_ID and blocks[held_ids[index]].group != group
+    return count

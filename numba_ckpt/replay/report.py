@@ -125,6 +125,7 @@ def report_record(result: ReplayResult, trace: str, options: ReplayOptions) -> d
         "options": chosen,
         "counts": asdict(result.counts)
         | {"hit_share": result.counts.hit_share, "ceiling_share": result.counts.ceiling_share},
+        "cache": {name: value for name, value in asdict(result.cache).items() if not name.startswith("_")},
         "seconds": {stage: nanoseconds / 1e9 for stage, nanoseconds in result.times.nanoseconds.items()}
         | {"total": result.elapsed_ns / 1e9, "preparation": result.preparation_ns / 1e9},
         "series": {

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
+from numba_ckpt.prefix_cache import CacheCounters
 from numba_ckpt.replay.series import Series
 
 __all__ = ["Chunk", "ReplayCounts", "ReplayResult", "RequestTimeline", "StageTimes"]
@@ -173,6 +174,8 @@ class ReplayResult:
         One per request, in the order in which they were done.
     series : Series
         Pool and hits over time.
+    cache : CacheCounters
+        The cache's own counts: of every look-up, also those of requests that had to wait or to start over.
     elapsed_ns : int
         Wall time of the whole replay.
     preparation_ns : int
@@ -183,5 +186,6 @@ class ReplayResult:
     times: StageTimes = field(default_factory=StageTimes)
     timelines: list[RequestTimeline] = field(default_factory=list)
     series: Series = field(default_factory=Series)
+    cache: CacheCounters = field(default_factory=CacheCounters)
     elapsed_ns: int = 0
     preparation_ns: int = 0

@@ -55,7 +55,7 @@ class Series:
     [0, 4, 8]
     """
 
-    def __init__(self, capacity: int = 1024) -> None:
+    def __init__(self, capacity: int = 256) -> None:
         self.samples: list[Sample] = []
         self._capacity = capacity
         self._stride = 1

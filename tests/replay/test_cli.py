@@ -41,11 +41,12 @@ def test_a_replay_reports_writes_and_draws(tmp_path):
     for label in ("requests", "hit tokens", "passes saved", "checkpoints written", "bytes moved", "time in gather"):
         assert label in done.stdout
     record = json.loads(result.read_text())
-    assert set(record) == {"format", "numba_ckpt", "trace", "options", "counts", "seconds", "series"}
+    assert set(record) == {"format", "numba_ckpt", "trace", "options", "counts", "cache", "seconds", "series"}
     assert record["format"] == 2
     assert len({len(values) for values in record["series"].values()}) == 1
     assert record["series"]["input_tokens"][-1] == record["counts"]["input_tokens"]
     assert record["counts"]["requests"] == 60
+    assert record["cache"]["checkpoints_written"] == record["counts"]["checkpoints_written"]
     assert record["counts"]["verified_requests"] == 5
     assert record["options"]["geometry"]["hash_block_size"] == 512
     stages = {"tokens", "hash", "lookup", "split", "reserve", "plan", "gather", "model", "export", "running"}
@@ -66,6 +67,15 @@ def test_a_trace_and_a_geometry_can_be_given(tmp_path):
     assert (counts["requests"], counts["verified_requests"]) == (2, 1)
     # The boundary before the last one of 1100 tokens, in units of 16.
     assert counts["hit_tokens"] == 1072
+
+
+def test_prompts_that_can_never_be_hit_are_pointed_out_in_a_line(tmp_path):
+    trace = tmp_path / "short.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 90, "output_length": 52, "hash_ids": [1]}\n' * 2)
+    done = _run("replay", trace)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("numba-ckpt: warning: a prompt of 90 tokens can never be hit: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_wrong_state_ends_with_status_1():
