@@ -14,7 +14,15 @@ from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_loops import allocate_blocks, publish_block, release_blocks
 from numba_ckpt.prefix_cache.groups import ALIGNMENT, BLOCK_SIZE, KIND, STATE, WINDOW
 from numba_ckpt.prefix_cache.longest_hit import first_needed_col
-from numba_ckpt.rules import NULL_BLOCK_ID, ceil_div, floor_div, is_multiple, prefill_checkpoint, running_state_col
+from numba_ckpt.rules import (
+    NULL_BLOCK_ID,
+    ceil_div,
+    floor_div,
+    floor_to,
+    is_multiple,
+    prefill_checkpoint,
+    running_state_col,
+)
 
 __all__ = [
     "RESERVED_FIELDS",
@@ -43,17 +51,17 @@ def _is_private(pool, block):  # type: ignore[no-untyped-def]
 
 
 @inlined_loop
-def _is_kept(position, keep):  # type: ignore[no-untyped-def]
-    # keep: interval (0: none) and up to two proven boundaries.
-    return (keep[0] > 0 and is_multiple(position, max(keep[0], 1))) or position == keep[1] or position == keep[2]
+def _is_kept(position, keep, size):  # type: ignore[no-untyped-def]
+    # keep: interval (0: none), then the last boundary and the junction; a chunk may stop on either, or a block before.
+    on_interval = keep[0] > 0 and is_multiple(position, max(keep[0], 1))
+    on_last = position == keep[1] or position == floor_to(keep[1], size)
+    return on_interval or on_last or position == keep[2] or position == floor_to(keep[2], size)
 
 
 @host_loop
 def _plan_groups(pool, groups, sizes, table, start, end, in_flight, keep, reserved):  # type: ignore[no-untyped-def]
     """Fill `reserved`; returns how many blocks the chunk needs."""
     count = 0
-    # The commit of a chunk that is in flight may let a key lead to its running state, which must then stay as it is.
-    will_be_shared = in_flight and is_multiple(start, sizes[1]) and _is_kept(start, keep)
     for group in range(groups.shape[0]):
         size = groups[group, BLOCK_SIZE]
         reserved[group, :] = 0
@@ -66,6 +74,8 @@ def _plan_groups(pool, groups, sizes, table, start, end, in_flight, keep, reserv
         initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
         initial = int64(table[group, initial_col]) if initial_col >= 0 else int64(NULL_BLOCK_ID)
         reserved[group, INITIAL_BLOCK] = initial
+        # The commit of a chunk in flight may let a key lead to its running state, which must then stay as it is.
+        will_be_shared = in_flight and is_multiple(start, sizes[1]) and _is_kept(start, keep, size)
         if running_col == initial_col and (will_be_shared or not _is_private(pool, initial)):
             # The state moves on inside its column, but others may read it: it moves on in a copy.
             reserved[group, COPY_FROM] = initial
@@ -127,10 +137,10 @@ def collect_publications(groups, sizes, table, start, end, reserved, written, ke
                 count += 1
             continue
         position = start + reserved[group, OFFSET]
-        if reserved[group, OFFSET] > 0 and written[group] and _is_kept(position, keep):
+        if reserved[group, OFFSET] > 0 and written[group] and _is_kept(position, keep, size):
             found[count, 0], found[count, 1], found[count, 2] = reserved[group, CHECKPOINT_BLOCK], position, group
             count += 1
-        if is_multiple(end, sizes[1]) and _is_kept(end, keep):
+        if is_multiple(end, sizes[1]) and _is_kept(end, keep, size):
             found[count, 0], found[count, 1], found[count, 2] = reserved[group, RUNNING_BLOCK], end, group
             count += 1
     return count

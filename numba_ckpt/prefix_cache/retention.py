@@ -12,7 +12,7 @@ class Retention:
     """Keep states at multiples of `interval` tokens, besides the proven reuse points of each prompt.
 
     Proven are the last reusable boundary of a prompt and a junction, where an earlier prompt with the same prefix
-    went another way.
+    went another way; and the last end of a state block before each, where a chunk stops that cannot stop on it.
 
     Parameters
     ----------

@@ -50,7 +50,8 @@ def publications(config, retention, chunk, prompt, junction, declined):
         positions = [chunk.end] + ([chunk.start + offset] if offset and not declined else [])
         for position in positions:
             on_interval = retention.interval and position % retention.interval == 0
-            if position % config.cache_hit_alignment_tokens == 0 and (on_interval or position in (last, junction)):
+            proven = {p for point in (last, junction) for p in (point, point // group.block_size * group.block_size)}
+            if position % config.cache_hit_alignment_tokens == 0 and (on_interval or position in proven):
                 found.add((index, prompt.prefix(position)))
     return found
 
