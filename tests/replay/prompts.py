@@ -29,7 +29,8 @@ def expected_hits(requests: Sequence[TraceRequest], options: ReplayOptions) -> l
     for request in requests:
         hit, junction = _longest_hit(request, options, attention, states)
         hits.append(hit)
-        kept = {junction, _last_boundary(request, options)}
+        proven, size = (junction, _last_boundary(request, options)), options.geometry.state_block_size
+        kept = {*proven, *(position - position % size for position in proven)}
         for position in _stored_positions(hit, junction, request, options):
             if position in kept or (options.retention.interval and position % options.retention.interval == 0):
                 states.add(_prefix(request, position))
