@@ -104,7 +104,11 @@ def _gated_delta_host(tokens, scale, starts, stops, result):  # type: ignore[no-
             if offsets[checkpoint] > 0:
                 end = starts[row] + offsets[checkpoint]
                 _advance(tokens, scale, at, end, states[row], outputs, written)
-                checkpoint_states[checkpoint] = states[row]
+                # Not one assignment: numba would compile the message of a wrong shape, for seconds.
+                for head in range(outputs.shape[1]):
+                    for k in range(states.shape[2]):
+                        for v in range(states.shape[3]):
+                            checkpoint_states[checkpoint, head, k, v] = states[row, head, k, v]
                 at = end
         _advance(tokens, scale, at, starts[row + 1], states[row], outputs, written)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numba_ckpt._check import check_choice, refuse
-from numba_ckpt._jit import host_loop
+from numba_ckpt._jit import host_loop, inlined_loop
 from numba_ckpt.models._elementwise import silu
 from numba_ckpt.models._varlen import check_floats, check_results, check_starts
 
@@ -47,6 +47,14 @@ def _convolve(source, weight, activate, outputs):  # type: ignore[no-untyped-def
                 output[channel] = silu(output[channel])
 
 
+@inlined_loop
+def _copy(destination, source):  # type: ignore[no-untyped-def]
+    # Assigning slices instead makes numba compile the message of a wrong shape, for seconds.
+    for token in range(source.shape[0]):
+        for channel in range(source.shape[1]):
+            destination[token, channel] = source[token, channel]
+
+
 @host_loop
 def _short_conv_host(tokens, weight, activate, starts, windows, outputs):  # type: ignore[no-untyped-def]
     """`windows` holds the initial windows on entry and the final ones on return."""
@@ -57,14 +65,14 @@ def _short_conv_host(tokens, weight, activate, starts, windows, outputs):  # typ
         # Only the first state_len tokens look back beyond the row: they read a joined copy of window and tokens.
         split = min(start + state_len, end)
         num_head = split - start
-        head[:state_len] = windows[row]
-        head[state_len : state_len + num_head] = tokens[start:split]
+        _copy(head, windows[row])
+        _copy(head[state_len:], tokens[start:split])
         _convolve(head, weight, activate, outputs[start:split])
         if split < end:
             _convolve(tokens[split - state_len : end], weight, activate, outputs[split:end])
-            windows[row] = tokens[end - state_len : end]
+            _copy(windows[row], tokens[end - state_len : end])
         else:
-            windows[row] = head[num_head : num_head + state_len]
+            _copy(windows[row], head[num_head : num_head + state_len])
 
 
 def short_conv(
