@@ -14,7 +14,7 @@ from bench.registry import BUDGETS, COMPARISONS, Budget, Comparison
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 START, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
-FLOORS = ("planning", "kernels", "checkpoint", "bench")
+FLOORS = ("planning", "kernels", "checkpoint", "prefix_cache", "bench")
 HEADER = ("what", "inputs", "baseline", "numba_ckpt", "ratio", "goal")
 
 
@@ -57,7 +57,7 @@ def comparison_row(bench: Comparison) -> tuple[str, ...]:
 def budget_row(bench: Budget) -> tuple[str, ...]:
     seconds = bench.run()
     missed = " (missed)" if seconds > bench.limit else ""
-    return bench.name, bench.inputs, "–", human_time(seconds) + missed, "–", f"≤ {bench.limit:g} s"
+    return bench.name, bench.inputs, "–", human_time(seconds) + missed, "–", f"≤ {human_time(bench.limit)}"
 
 
 def table() -> str:
