@@ -12,7 +12,8 @@ from numba_ckpt.prefix_cache import CacheConfig, CacheGroup, Retention
 from tests.prefix_cache.cache_world import DECLINES, FAILS, RUNS, WAITS, CacheWorld
 from tests.prefix_cache.content_worker import Prompt
 
-NUM_RUNS, NUM_STEPS = 200, 100
+# Some runs end early; 200 at least have 100 steps.
+NUM_RUNS, NUM_STEPS = 300, 110
 LONG = os.environ.get("NUMBA_CKPT_LONG_TESTS") == "1"
 FATES = [RUNS, RUNS, RUNS, RUNS, DECLINES, FAILS, WAITS]
 MODELS = [
