@@ -1,4 +1,4 @@
-"""The one file that imports numba: four decorators, the scalar casts and ``cuda``.
+"""The one file that imports numba: decorators, the scalar casts and ``cuda``.
 
 Every other file takes its compiler from here, so that what numba is asked for (inlining, on-disk caching, C division)
 is decided once, and ``mypy --strict`` sees plain functions.

@@ -1,6 +1,7 @@
 # Sourced by the other scripts, from anywhere: `use_venv EXTRA` puts the checkout's virtual environment, with that extra
 # of the package installed, first on PATH. Needs Python >= 3.11 and nothing else; installs again when pyproject changes.
 set -eu
+caller=$PWD
 cd "$(dirname "$0")/.."
 
 # Compiled code is cached on disk; numba does not notice that a function inlined from another file has changed.

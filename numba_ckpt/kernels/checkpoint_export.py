@@ -90,11 +90,11 @@ def _checkpoint_export_kernel(  # type: ignore[no-untyped-def]
                 tap = conv_tap(slot, offset, state_len)
                 token = query_start_loc[row] + max(tap, 0)
                 token = token_indices[token] if is_inside(token, token_indices.size) else token
-                window = initial_indices[row] if tap < 0 and (has_initial.size == 0 or has_initial[row]) else -1
+                window = initial_indices[row] if is_inside(row, initial_indices.size) else -1
                 for channel in range(first, conv_cache.shape[1], step):
                     if tap < 0:
-                        given = is_inside(window, initial.shape[0])
-                        conv_cache[block, channel, slot] = initial[window, channel, state_len + tap] if given else 0
+                        taken = is_inside(window, initial.shape[0]) and (has_initial.size == 0 or has_initial[row])
+                        conv_cache[block, channel, slot] = initial[window, channel, state_len + tap] if taken else 0
                     elif is_inside(token, tokens.shape[0]):
                         conv_cache[block, channel, slot] = cast_bits(tokens[token, channel], conv_cast)
 
@@ -190,7 +190,7 @@ def export_checkpoints(
     -----
     Checkpoints without an offset, or with a null or padding block, write nothing. On a device: one launch on the
     current stream, no synchronisation; nothing outside an array is read or written, and a checkpoint whose block, row
-    or source is outside its array is left out whole.
+    or source is outside its array is left out whole. A token outside the tokens leaves its slot as it was.
     """
     if not isinstance(backend, DeviceBackend):
         _export_on_host(targets, conv, recurrent)

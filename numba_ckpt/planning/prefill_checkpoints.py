@@ -1,4 +1,11 @@
-"""Rows of a batch in, the checkpoint of each row out: the planner, on the host."""
+"""Rows of a batch in, the checkpoint of each row out: the planner, on the host.
+
+A call tries the compiled fast path, which refuses (a type it was not compiled for, or `_REFUSED`) rather than guess::
+
+    plan_into ─► _plan_contiguous_rows ─► _plan_rows          contiguous int32 or int64, below 2^31 tokens
+        └─ refused ─► _plan_checked: says what is wrong, or compiles the fast path for the next call and plans int64
+                      copies ─► _plan_rows ─ refused ─► _plan_wide_rows          2^31 tokens and more
+"""
 
 from typing import Any, NamedTuple
 

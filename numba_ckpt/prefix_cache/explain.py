@@ -124,7 +124,7 @@ def _verdict(
         return BoundaryVerdict(position, group, "never stored", _why_not_kept(cache, state))
     if kind == "state" and _is_known_to_attention(cache, request, position):
         return BoundaryVerdict(position, group, "never stored", "attention longer than state: no chunk left one here")
-    why = "nobody computed these tokens with this salt and these extra keys"
+    why = "nobody computed these tokens with this salt"
     return BoundaryVerdict(position, group, "unknown prefix", why)
 
 

@@ -98,11 +98,11 @@ class HybridPrefixCache:
         self._groups = config.group_rows()
         unit, alignment = config.hash_block_size, config.cache_hit_alignment_tokens or config.hash_block_size
         self._sizes = np.array([unit, alignment, config.drop_eagle_block, config.num_hash_lookahead_tokens], np.int64)
-        self._step = config.hit_step
+        self._hit_step = config.hit_step
         self.observer = CacheObserver(config, retention.interval)
         self._requests: dict[str, CachedRequest] = {}
-        self._written = np.ones(len(config.groups), np.bool_)
-        self._declined = np.zeros(len(config.groups), np.bool_)
+        self._all_written = np.ones(len(config.groups), np.bool_)
+        self._none_written = np.zeros(len(config.groups), np.bool_)
 
     @property
     def counters(self) -> CacheCounters:
@@ -155,7 +155,7 @@ class HybridPrefixCache:
             got = f"{request.num_computed_tokens} computed tokens"
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
         arguments = self.pool.arrays, request.keys, self.config.hash_block_size
-        num_tokens, ceiling = find_hit(*arguments, self._step, self._groups, request.last_boundary)
+        num_tokens, ceiling = find_hit(*arguments, self._hit_step, self._groups, request.last_boundary)
         if num_tokens:
             fill_table(*arguments, self._groups, num_tokens, request.table)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
@@ -229,7 +229,7 @@ class HybridPrefixCache:
         """
         check_step(step, self)
         check_commit(step, declined)
-        flags = {True: self._declined, False: self._written}
+        flags = {True: self._none_written, False: self._all_written}
         chunks = [(chunk, flags[chunk.request.request_id in declined]) for chunk in step.reservations]
         if self.ledger is not None:
             for chunk, written in chunks:
@@ -242,7 +242,7 @@ class HybridPrefixCache:
             request.num_committed_tokens = end
         self.counters.steps_committed += 1
         for chunk, written in chunks:
-            self.observer.committed(chunk, written is self._declined)
+            self.observer.committed(chunk, written is self._none_written)
 
     def abort(self, step: CacheStep, has_run: bool = True) -> None:
         """Undo a step: nothing is published, and every block that it reserved is given back.

@@ -1,12 +1,15 @@
 """Where a prefill may leave a recurrent state behind, and whether a step can write it.
 
 One prefill step computes the tokens [query_start, query_end) of a sequence. Its *checkpoint* is a state at a token
-position inside that range, kept in a block of the paged cache of its own::
+position inside that range, kept in a block of its own. Where in the block table follows from the query's end, not from
+the position: it is the column before the running state's. With columns of 512 tokens, the query [512, 2000) has::
 
-    column      0          1          2          3          4         (state_block_size tokens each)
-             |----------|----------|----------|----------|------.
-                      ^ initial      checkpoint ^          ^ running state, ends at query_end
-                        state's column            position
+    column         0         1         2         3
+              |---------|---------|---------|---------.
+              0        512      1024      1536   1984 2000
+    read      ^ initial state, after 512 tokens
+    written                       ^ checkpoint, after 1984 tokens (unit 16)
+    written                                 ^ running state, after 2000 tokens
 
 The scheduler that reserves the block, the allocator that hands it out and the worker that writes it all ask these
 functions: a block that one reserves and another declines to write would be served as garbage later. Behaviour follows
@@ -134,8 +137,8 @@ def is_checkpoint_valid(
     -----
     The checkpoint's column must lie beyond the initial state's column floor((query_start - 1) / state_block_size), or
     the step would overwrite a state that another request may be reading. For an integer column c,
-    floor((s - 1) / b) < c is the same as s <= c * b, and c * b is where the column before the running state's begins:
-    one division serves both.
+    floor((s - 1) / b) < c is the same as s <= c * b. Here c * b is the start of the column before the running state's,
+    floor_to(query_end - 1, b) - b, so no second division is needed.
 
     Examples
     --------
@@ -147,12 +150,12 @@ def is_checkpoint_valid(
     start, position_ = int64(query_start), int64(position)
     alignment = int64(checkpoint_alignment)
     return (
-        (alignment > 0)
-        & is_multiple(start, hash_block_size)
-        & (floor_to(int64(query_end) - 1, state_block_size) - int64(state_block_size) >= start)
-        & (position_ - start >= int64(hash_block_size))
+        (alignment > 0)  # the backend can export states
+        & is_multiple(start, hash_block_size)  # the query starts on the hash grid
+        & (floor_to(int64(query_end) - 1, state_block_size) - int64(state_block_size) >= start)  # a column of its own
+        & (position_ - start >= int64(hash_block_size))  # a whole hash block is computed before it
         & (position_ < int64(query_end))
-        & is_multiple(position_ - start, max(alignment, int64(1)))
+        & is_multiple(position_ - start, max(alignment, int64(1)))  # the backend can export this one
     )
 
 

@@ -262,3 +262,12 @@ def test_recorded_stores(device, case):
         answer = case.arrays[f"{name}_after"].copy()
         answer[untouched] = case.arrays[f"{name}_before"][untouched]
         assert same_bytes(device.get(array), answer)
+
+
+def test_a_mirror_that_lies_makes_the_kernel_read_nothing_outside(device):
+    conv, states, exporter = layer(device)
+    short = CheckpointTargets(device.put(np.array([1])), device.put(np.array([2])), offsets_cpu=np.array([4]))
+    exporter.export(short, conv_input(device), RecurrentInput(device.put(np.ones((1, 6), np.float32))))
+    assert device.get(conv)[2].tolist() == [[0, 0, 1]] * 2
+    assert np.isnan(device.get(conv)[[0, 1, 3]]).all()
+    assert np.isnan(device.get(states)[[0, 1, 3]]).all()
