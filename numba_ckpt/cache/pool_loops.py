@@ -112,19 +112,19 @@ def acquire_blocks(pool, blocks):  # type: ignore[no-untyped-def]
 @host_loop
 def first_not_held(pool, blocks):  # type: ignore[no-untyped-def]
     """Place of the first block that is no block of the pool or held less often than it is listed; -1 if none."""
-    bad = NONE
+    records, bad = pool.blocks, NONE
     for index in range(blocks.size):
         block = blocks[index]
-        if block < 0 or block >= pool.blocks.size:
+        if block < 0 or block >= records.size:
             bad = index
             break
-        pool.blocks[block].ref_count -= block != NULL_BLOCK_ID
-        if pool.blocks[block].ref_count < 0:
+        records[block].ref_count -= block != NULL_BLOCK_ID
+        if records[block].ref_count < 0:
             bad = index
             break
     for index in range(blocks.size if bad == NONE else bad + 1):
-        if 0 <= blocks[index] < pool.blocks.size:
-            pool.blocks[blocks[index]].ref_count += blocks[index] != NULL_BLOCK_ID
+        if 0 <= blocks[index] < records.size:
+            records[blocks[index]].ref_count += blocks[index] != NULL_BLOCK_ID
     return bad
 
 
@@ -149,18 +149,19 @@ def publish_block(pool, block, key0, key1, group):  # type: ignore[no-untyped-de
 
     An idle block gives way: it holds the same, was released longer ago, and would be evicted first.
     """
-    other = find_block(pool.blocks, pool.slots, key0, key1, group)
-    gives_way = other != NULL_BLOCK_ID and pool.blocks[other].ref_count == 0
-    if gives_way:
-        _unlink(pool, other)
-        remove_block(pool.blocks, pool.slots, other)
-        pool.free[pool.counts[NUM_FREE]] = other
-        pool.counts[NUM_FREE] += 1
-        pool.counts[NUM_CACHED] -= 1
-    if gives_way or other == NULL_BLOCK_ID:
-        insert_block(pool.blocks, pool.slots, block, key0, key1, group)
-        pool.counts[NUM_CACHED] += 1
-    return gives_way or other == NULL_BLOCK_ID
+    records, slots = pool.blocks, pool.slots
+    is_new = insert_block(records, slots, block, key0, key1, group)
+    if not is_new:
+        other = find_block(records, slots, key0, key1, group)
+        if records[other].ref_count == 0:
+            _unlink(pool, other)
+            remove_block(records, slots, other)
+            pool.free[pool.counts[NUM_FREE]] = other
+            pool.counts[NUM_FREE] += 1
+            pool.counts[NUM_CACHED] -= 1
+            is_new = insert_block(records, slots, block, key0, key1, group)
+    pool.counts[NUM_CACHED] += is_new
+    return is_new
 
 
 @host_loop
