@@ -18,8 +18,8 @@ from numba_ckpt.rules import (
     NULL_BLOCK_ID,
     ceil_div,
     floor_div,
-    floor_to,
     is_multiple,
+    is_state_kept,
     prefill_checkpoint,
     running_state_col,
 )
@@ -52,10 +52,7 @@ def _is_private(pool, block):  # type: ignore[no-untyped-def]
 
 @inlined_loop
 def _is_kept(position, keep, size):  # type: ignore[no-untyped-def]
-    # keep: interval (0: none), then the last boundary and the junction; a chunk may stop on either, or a block before.
-    on_interval = keep[0] > 0 and is_multiple(position, max(keep[0], 1))
-    on_last = position == keep[1] or position == floor_to(keep[1], size)
-    return on_interval or on_last or position == keep[2] or position == floor_to(keep[2], size)
+    return is_state_kept(position, keep[0], keep[1], keep[2], size)
 
 
 @host_loop

@@ -7,7 +7,7 @@ from numba_ckpt.prefix_cache.chunk_loops import COPY_FROM, OFFSET
 from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
-from numba_ckpt.rules import NULL_BLOCK_ID
+from numba_ckpt.rules import NULL_BLOCK_ID, is_state_kept
 
 __all__ = ["CacheObserver", "UnkeptState"]
 
@@ -62,6 +62,7 @@ class CacheObserver:
         self._unit = config.hash_block_size
         self._hit_step = config.hit_step
         self._state_groups = [index for index, group in enumerate(config.groups) if group.kind == "state"]
+        self._block_sizes = [group.block_size for group in config.groups]
         self._pending: dict[Boundary, int] = {}
         self._announced: dict[tuple[str, int], list[Boundary]] = {}
 
@@ -113,18 +114,19 @@ class CacheObserver:
             elif offset:
                 self.counters.checkpoints_written += 1
             planned = start + offset if offset else request.last_boundary
-            if start < planned < end and (not offset or was_declined or not self._is_kept(request, planned)):
+            if start < planned < end and (not offset or was_declined or not self._is_kept(request, planned, group)):
                 self._remember(request, (group, planned, start, end, offset > 0, was_declined))
-            if end % self._unit == 0 and not self._is_kept(request, end):
+            if end % self._unit == 0 and not self._is_kept(request, end, group):
                 self._remember(request, (group, end, start, end, True, False))
 
     def _remember(self, request: CachedRequest, rest: tuple[int, int, int, int, bool, bool]) -> None:
         self.unkept.append(UnkeptState(self._prefix(request, rest[1]), *rest))
 
-    def _is_kept(self, request: CachedRequest, position: int) -> bool:
+    def _is_kept(self, request: CachedRequest, position: int, group: int) -> bool:
         if position in (request.last_boundary, request.junction):
-            return True
-        return self._interval > 0 and position % self._interval == 0
+            return True  # spares the usual case the call
+        proven = request.last_boundary, request.junction
+        return bool(is_state_kept(position, self._interval, *proven, self._block_sizes[group]))
 
     def aborted(self, chunk: ChunkReservation) -> None:
         """Count the checkpoints of a chunk that was undone."""

@@ -83,6 +83,15 @@ def test_a_state_that_retention_did_not_keep():
     assert verdicts(dense, np.concatenate((prompt(32), prompt(32, start=500))))[32, 1][0] == "hit"
 
 
+def test_a_block_end_that_retention_kept_is_not_called_dropped():
+    # The last boundary is 96; a chunk that cannot stop there stops on the block end before it, and that is kept.
+    groups = CacheGroup("full", 16), CacheGroup("state", 64, checkpoint_alignment=16)
+    cache = HybridPrefixCache(CacheConfig(groups, 16), 100)
+    serve(cache, "first", prompt(100), chunks=[64, 36])
+    assert not [state for state in cache.observer.unkept if state.position == 64]
+    assert verdicts(cache, np.concatenate((prompt(64), prompt(32, start=500))))[64, 1][0] == "hit"
+
+
 def test_a_declined_checkpoint():
     cache = make()
     serve(cache, "first", prompt(70), declined=["first"])
