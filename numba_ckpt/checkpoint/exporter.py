@@ -92,10 +92,10 @@ class PrefillCheckpointExporter(ABC):
         if recurrent is not None and self.recurrent_cache is not None:
             recurrent_side = recurrent_move(self.backend, self.recurrent_cache, recurrent, len(targets))
         num_blocks = max(conv_side.cache.shape[0], recurrent_side.cache.shape[0])
-        check_values(self.backend, targets, (conv_side, recurrent_side), num_blocks)
-        if conv is not None:
-            check_conv_move(self.backend, targets, conv, conv_side)
         arrays = target_arrays(self.backend, targets)
+        check_values(self.backend, targets, arrays, (conv_side, recurrent_side), num_blocks)
+        if conv is not None:
+            check_conv_move(self.backend, targets, arrays, conv, conv_side)
         check_sources_apart(self.backend, arrays, conv_side, recurrent_side)
         export_checkpoints(self.backend, arrays, conv_side, recurrent_side)
 

@@ -20,13 +20,15 @@ from numba_ckpt.planning import ChunkLayout
 
 __all__ = ["conv_move", "recurrent_move", "target_arrays"]
 
+TargetArrays = tuple[Array, Array, Array]
+
 
 def _indices(backend: Backend, array: Array) -> Array:
     # Host loops are compiled for one index type; kernels take what there is.
     return np.ascontiguousarray(array, np.int64) if backend.is_host else array
 
 
-def target_arrays(backend: Backend, targets: CheckpointTargets) -> tuple[Array, Array, Array]:
+def target_arrays(backend: Backend, targets: CheckpointTargets) -> TargetArrays:
     """Return rows (empty for one per row), offsets and state indices."""
     rows = no_recurrent(backend).rows if targets.rows is None else _indices(backend, targets.rows)
     return rows, _indices(backend, targets.offsets), _indices(backend, targets.state_indices)
@@ -59,11 +61,13 @@ def _initial_words(cache: ConvCache, initial: InitialConvState, shape: tuple[int
     return words
 
 
-def check_conv_move(backend: Backend, targets: CheckpointTargets, source: ConvInput, move: ConvMove) -> None:
+def check_conv_move(
+    backend: Backend, targets: CheckpointTargets, arrays: TargetArrays, source: ConvInput, move: ConvMove
+) -> None:
     """Check what the host knows of the values that a convolution move uses."""
     min_offset = move.state_len if source.initial is None else 0
     aliased = is_cache_itself(backend, move)
-    known = _known_on_host(backend, targets)
+    known = arrays if backend.is_host else _mirrors(targets)
     starts = source.query_start_loc_cpu
     if known is None or starts is None:
         if min_offset and (targets.offsets_cpu is None or _has_short(targets.offsets_cpu, min_offset)):
@@ -80,10 +84,8 @@ def _has_short(offsets: np.ndarray, min_offset: int) -> bool:
     return bool(((offsets > 0) & (offsets < min_offset)).any())
 
 
-def _known_on_host(backend: Backend, targets: CheckpointTargets) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Rows, offsets and state indices; on a device, mirrors, with every block taken for a real one."""
-    if backend.is_host:
-        return target_arrays(backend, targets)
+def _mirrors(targets: CheckpointTargets) -> TargetArrays | None:
+    """Return what the host knows of a device's rows and offsets; every block is taken for a real one."""
     if targets.offsets_cpu is None or (targets.rows is not None and targets.rows_cpu is None):
         return None
     rows = np.empty(0, np.int64) if targets.rows is None else np.ascontiguousarray(targets.rows_cpu, np.int64)
@@ -119,11 +121,15 @@ def check_layout(layout: ChunkLayout, conv: ConvInput, chunk_states: Array) -> N
 
 
 def check_values(
-    backend: Backend, targets: CheckpointTargets, moves: tuple[ConvMove, RecurrentMove], num_blocks: int
+    backend: Backend,
+    targets: CheckpointTargets,
+    arrays: TargetArrays,
+    moves: tuple[ConvMove, RecurrentMove],
+    num_blocks: int,
 ) -> None:
     """Check blocks, offsets and source states, as far as the host knows them without waiting."""
     if backend.is_host:
-        _, offsets, state_indices = target_arrays(backend, targets)
+        _, offsets, state_indices = arrays
         check_targets(offsets, state_indices, num_blocks)
         if moves[1].cache.size:
             check_recurrent_sources(offsets, state_indices, moves[1])
