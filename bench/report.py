@@ -14,7 +14,7 @@ from bench.registry import BUDGETS, COMPARISONS, Budget, Comparison
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 START, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
-FLOORS = ("planning", "kernels", "checkpoint", "prefix_cache", "bench")
+FLOORS = ("planning", "kernels", "cache", "checkpoint", "attention", "prefix_cache", "replay", "bench")
 HEADER = ("what", "inputs", "baseline", "numba_ckpt", "ratio", "goal")
 
 

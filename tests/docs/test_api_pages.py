@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-FLOORS = ["", "cache", "checkpoint", "models", "planning", "prefix_cache", "replay", "rules", "testing"]
+FLOORS = ["", "attention", "cache", "checkpoint", "models", "planning", "prefix_cache", "replay", "rules", "testing"]
 
 
 @pytest.mark.parametrize("floor", FLOORS)

@@ -21,6 +21,15 @@ RECORDS = (
     "e_block_aligned_split",
     "f1_export",
     "f2_mamba2_store",
+    "f3_block_table_sequences",
+    "f3_gather_block_tables",
+    "f4_slot_mappings",
+    "g1_mm_prefix_ranges",
+    "g2_fast_prefill_eligible",
+    "g3_cg_support_narrow",
+    "g4_fast_prefill_prepare",
+    "g5_slot_mappings_by_layer",
+    "g6_build_attn_metadata",
     "h_builder",
 )
 ARRAYS = ("f1_export", "f2_mamba2_store")
