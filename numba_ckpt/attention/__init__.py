@@ -1,5 +1,6 @@
 """Attention plumbing: backends, groups, CUDA-graph support, metadata of each step, fast prefill, multimodal ranges."""
 
+from numba_ckpt.attention.attention_group import AttentionGroup
 from numba_ckpt.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
@@ -8,12 +9,34 @@ from numba_ckpt.attention.backend import (
     MetadataBuilder,
     MultipleOf,
 )
+from numba_ckpt.attention.cg_support import get_attn_cg_support, get_query_lens_mismatch_unsupported_backend
+from numba_ckpt.attention.fast_prefill import (
+    FastPrefillBatchMetadata,
+    FastPrefillHelper,
+    get_kv_sharing_fast_prefill_eligible_layers,
+)
+from numba_ckpt.attention.kernel_block_sizes import (
+    check_peer_kernel_block_sizes,
+    prepare_kernel_block_sizes,
+    select_kernel_block_size,
+    select_peer_kernel_block_size,
+)
 
 __all__ = [
     "AttentionBackend",
     "AttentionCGSupport",
     "AttentionCGSupportInfo",
+    "AttentionGroup",
     "AttentionLayer",
+    "FastPrefillBatchMetadata",
+    "FastPrefillHelper",
     "MetadataBuilder",
     "MultipleOf",
+    "check_peer_kernel_block_sizes",
+    "get_attn_cg_support",
+    "get_kv_sharing_fast_prefill_eligible_layers",
+    "get_query_lens_mismatch_unsupported_backend",
+    "prepare_kernel_block_sizes",
+    "select_kernel_block_size",
+    "select_peer_kernel_block_size",
 ]

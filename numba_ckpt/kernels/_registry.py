@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from numba_ckpt.kernels import checkpoint_export, gather_state_indices
+from numba_ckpt.kernels import checkpoint_export, gather_state_indices, logits_start_loc, stage_logits_indices
 
 __all__ = ["OPS", "Op"]
 
@@ -29,6 +29,16 @@ OPS = {
         gather_state_indices.gather_state_indices,
         (gather_state_indices._gather_state_indices_host,),
         gather_state_indices._gather_state_indices_kernel,
+    ),
+    "logits_start_loc": Op(
+        logits_start_loc.logits_start_loc,
+        (logits_start_loc._logits_start_loc_host,),
+        logits_start_loc._logits_start_loc_kernel,
+    ),
+    "stage_logits_indices": Op(
+        stage_logits_indices.stage_logits_indices,
+        (stage_logits_indices._stage_logits_indices_host,),
+        stage_logits_indices._stage_logits_indices_kernel,
     ),
 }
 """Operation by name, sorted."""
