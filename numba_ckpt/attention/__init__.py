@@ -21,6 +21,7 @@ from numba_ckpt.attention.kernel_block_sizes import (
     select_kernel_block_size,
     select_peer_kernel_block_size,
 )
+from numba_ckpt.attention.mm_ranges import MMFeature, MMPrefixRanges, compute_mm_prefix_ranges
 
 __all__ = [
     "AttentionBackend",
@@ -30,9 +31,12 @@ __all__ = [
     "AttentionLayer",
     "FastPrefillBatchMetadata",
     "FastPrefillHelper",
+    "MMFeature",
+    "MMPrefixRanges",
     "MetadataBuilder",
     "MultipleOf",
     "check_peer_kernel_block_sizes",
+    "compute_mm_prefix_ranges",
     "get_attn_cg_support",
     "get_kv_sharing_fast_prefill_eligible_layers",
     "get_query_lens_mismatch_unsupported_backend",
