@@ -46,33 +46,17 @@ def get_kv_sharing_fast_prefill_eligible_layers(
     -------
     frozenset of str
         Names of eligible layers.
-
-    Raises
-    ------
-    ArgumentError
-        A draft layer is not among `layers`.
     """
-    draft = check_layer_names("draft_layer_names", draft_layer_names or (), layers)
     if not config.cache.kv_sharing_fast_prefill:
         return frozenset()
     eligible = set()
     for name in reversed(list(layers)):
-        if name in draft:
+        if draft_layer_names is not None and name in draft_layer_names:
             continue
         if not layers[name].kv_sharing_target_layer_name:
             break
         eligible.add(name)
     return frozenset(eligible)
-
-
-def check_layer_names(name: str, layer_names: Collection[str], layers: Mapping[str, AttentionLayer]) -> frozenset[str]:
-    """Return names as a set, refusing those of no layer."""
-    if isinstance(layer_names, str):
-        refuse(name, "a collection of names", repr(layer_names), "put the name in a set", ArgumentTypeError)
-    unknown = [layer for layer in layer_names if layer not in layers]
-    if unknown:
-        refuse(name, "names of layers", ", ".join(map(repr, unknown)), "check them against the model's layers")
-    return frozenset(layer_names)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -63,7 +63,9 @@ def select_kernel_block_size(block_size: int, backends: Backends) -> int:
     candidates = (size for size in (block_size, *sorted(named, reverse=True)) if block_size % size == 0)
     common = [size for size in candidates if all(_allows(sizes, size) for sizes in supported.values())]
     if not common:
-        listed = "; ".join(f"{backend.name}: {', '.join(map(str, sizes))}" for backend, sizes in supported.items())
+        listed = "; ".join(
+            f"{backend.name}: {', '.join(map(str, sizes)) or 'none'}" for backend, sizes in supported.items()
+        )
         expected = f"a multiple of a size that every backend supports ({listed})"
         do = "choose another block size, or put these layers in groups of their own"
         refuse("block_size", expected, block_size, do)
