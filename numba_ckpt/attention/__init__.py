@@ -15,6 +15,7 @@ from numba_ckpt.attention.fast_prefill import (
     FastPrefillHelper,
     get_kv_sharing_fast_prefill_eligible_layers,
 )
+from numba_ckpt.attention.groups import init_attn_backend
 from numba_ckpt.attention.kernel_block_sizes import (
     check_peer_kernel_block_sizes,
     prepare_kernel_block_sizes,
@@ -40,6 +41,7 @@ __all__ = [
     "get_attn_cg_support",
     "get_kv_sharing_fast_prefill_eligible_layers",
     "get_query_lens_mismatch_unsupported_backend",
+    "init_attn_backend",
     "prepare_kernel_block_sizes",
     "select_kernel_block_size",
     "select_peer_kernel_block_size",

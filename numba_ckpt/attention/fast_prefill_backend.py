@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numba_ckpt._array import Array
+from numba_ckpt._check import refuse
 from numba_ckpt.attention.backend import AttentionBackend, MetadataBuilder
 from numba_ckpt.kernels.logits_start_loc import logits_start_loc
 
@@ -51,16 +52,25 @@ def logits_batch(common: "CommonAttentionMetadata") -> "CommonAttentionMetadata"
     CommonAttentionMetadata
         Its own batch, without positions.
 
+    Raises
+    ------
+    ArgumentError
+        A step off the fast path, or prepared for more requests than the batch has rows.
+
     Notes
     -----
     One launch on a device, no synchronisation: how many logits a request has is known on the host.
     """
     batch, step = common.batch, common.fast_prefill
-    assert step is not None
+    if step is None:
+        refuse("common.fast_prefill", "what FastPrefillHelper.prepare returned", "None", "build for all tokens instead")
+    if step.cu_num_logits_cpu.size > batch.num_reqs + 1:
+        expected = f"logits of at most {batch.num_reqs} requests"
+        refuse("common.fast_prefill", expected, step.cu_num_logits_cpu.size - 1, "prepare it for this step's batch")
     num_logits = step.num_logits_indices
     # Rows that pad the batch have no logits.
     starts = np.full(batch.num_reqs + 1, num_logits, batch.query_start_loc_cpu.dtype)
-    starts[: step.cu_num_logits_cpu.size] = step.cu_num_logits_cpu[: starts.size]
+    starts[: step.cu_num_logits_cpu.size] = step.cu_num_logits_cpu
     reduced = replace(
         batch,
         num_tokens=num_logits,

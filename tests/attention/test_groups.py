@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from numba_ckpt.attention import AttentionCGSupport, AttentionGroup
 from numba_ckpt.attention.groups import init_attn_backend
@@ -119,6 +121,26 @@ def test_support_of_the_whole_model():
     layers = {"a": Layer(), "b": Layer(backend("Uniform", support=AttentionCGSupport.UNIFORM_BATCH))}
     _, info, _ = init_attn_backend(kv_cache_config((("a", "b"), SPEC)), layers, engine_config())
     assert (info.min_cg_support, info.min_cg_attn_backend) == (AttentionCGSupport.UNIFORM_BATCH, "Uniform")
+
+
+CHOICES = st.tuples(st.sampled_from([PAGED, OTHER]), st.integers(0, 2), st.booleans())
+
+
+@given(st.lists(CHOICES, min_size=1, max_size=8), st.data())
+def test_groups_are_a_partition_in_order(choices, data):
+    windowed = FullAttentionSpec(16, num_kv_heads=2, head_size=8, dtype="float16", sliding_window=32)
+    names = [f"layer.{index}" for index in range(len(choices))]
+    specs = {name: windowed if has_window else SPEC for name, (*_, has_window) in zip(names, choices, strict=True)}
+    layers = {name: Layer(kind, None, heads) for name, (kind, heads, _) in zip(names, choices, strict=True)}
+    active = data.draw(st.sets(st.sampled_from(names)))
+    config = kv_cache_config((names, UniformTypeSpecs(specs.items())))
+    (groups,), _, _ = init_attn_backend(config, layers, engine_config(), active)
+    wanted = {}
+    for name in names:
+        if name in active:
+            wanted.setdefault((layers[name].backend, specs[name], layers[name].num_heads), []).append(name)
+    assert [group.layer_names for group in groups] == [tuple(members) for members in wanted.values()]
+    assert [(group.backend, group.spec) for group in groups] == [key[:2] for key in wanted]
 
 
 class NoBuilder(PAGED):
