@@ -10,6 +10,7 @@ import numpy as np
 
 from numba_ckpt._array import Array
 from numba_ckpt._check import check_int
+from numba_ckpt.cache import EngineConfig, KVCacheSpec
 
 __all__ = [
     "AttentionBackend",
@@ -122,7 +123,7 @@ class MetadataBuilder(ABC):
     workspace: Array | None = None
 
     def __init__(
-        self, spec: Any, layer_names: Sequence[str], config: Any, kernel_block_size: int | None = None
+        self, spec: KVCacheSpec, layer_names: Sequence[str], config: EngineConfig, kernel_block_size: int | None = None
     ) -> None:
         self.spec = spec
         self.layer_names = tuple(layer_names)
@@ -203,7 +204,7 @@ class AttentionBackend(ABC):
         return (MultipleOf(1),)
 
     @classmethod
-    def customize_spec(cls, spec: Any) -> Any:
+    def customize_spec(cls, spec: KVCacheSpec) -> KVCacheSpec:
         """Return the cache spec that it wants instead of a layer's own."""
         return spec
 
@@ -228,7 +229,7 @@ class AttentionLayer(Protocol):
     kv_sharing_target_layer_name: str | None
     num_heads: int
 
-    def get_kv_cache_spec(self, config: Any) -> Any:
+    def get_kv_cache_spec(self, config: EngineConfig) -> KVCacheSpec | None:
         """Return its cache spec, or None if it needs no cache."""
 
     def get_attn_backend(self) -> type[AttentionBackend]:
