@@ -51,6 +51,10 @@ class Backend(ABC):
     def address(self, array: Array) -> int:
         """Return the address of an array's first element."""
 
+    def as_strided(self, array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        """View an array with another shape and other strides (bytes), which the caller has checked."""
+        return np.lib.stride_tricks.as_strided(array, shape, strides, subok=True)
+
     def check_current(self, arrays: dict[str, Array]) -> None:  # noqa: B027  (nothing to check on a host)
         """Refuse arrays that this backend could not reach with one launch."""
 
@@ -144,6 +148,9 @@ class CupyBackend(DeviceBackend):
 
     def address(self, array: Array) -> int:
         return int(array.data.ptr)
+
+    def as_strided(self, array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        return self._cupy.lib.stride_tricks.as_strided(array, shape, strides)
 
     def check_current(self, arrays: dict[str, Array]) -> None:
         current = self._cupy.cuda.runtime.getDevice()

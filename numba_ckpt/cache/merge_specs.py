@@ -10,7 +10,7 @@ from numba_ckpt.cache.specs import ChunkedLocalAttentionSpec, CrossAttentionSpec
 from numba_ckpt.cache.state_spec import StateSpec
 from numba_ckpt.errors import ArgumentTypeError
 
-__all__ = ["UniformTypeSpecs", "merge_specs"]
+__all__ = ["UniformTypeSpecs", "can_share_a_table", "merge_specs"]
 
 # Fields that decide which blocks a request holds: layers that share a block table agree in them.
 _TABLE_FIELDS: dict[type[KVCacheSpec], tuple[str, ...]] = {
@@ -58,6 +58,23 @@ def _difference(one: KVCacheSpec, other: KVCacheSpec, names: Sequence[str] | Non
     names = [field.name for field in fields(one)] if names is None else names
     differing = (name for name in names if getattr(one, name) != getattr(other, name))
     return ", ".join(f"{name} {getattr(one, name)!r} and {getattr(other, name)!r}" for name in differing)
+
+
+def _table_difference(one: KVCacheSpec, other: KVCacheSpec) -> str:
+    return _difference(one, other, ("block_size", *_TABLE_FIELDS.get(type(one), ())))
+
+
+def can_share_a_table(specs: Sequence[KVCacheSpec]) -> bool:
+    """Say whether layers of these specs hold the same blocks, so that one block table serves them all.
+
+    Examples
+    --------
+    >>> from numba_ckpt.cache import FullAttentionSpec, SlidingWindowSpec
+    >>> full, wider = FullAttentionSpec(16, 8, 64), FullAttentionSpec(16, 8, 128)
+    >>> can_share_a_table([full, wider]), can_share_a_table([full, SlidingWindowSpec(16, 8, 64, sliding_window=32)])
+    (True, False)
+    """
+    return not any(_table_difference(specs[0], other) for other in specs[1:])
 
 
 @dataclass(frozen=True, init=False)
@@ -140,9 +157,7 @@ def _check_share_a_table(pairs: tuple[tuple[str, Any], ...]) -> None:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         refuse("specs", "each layer once", ", ".join(map(repr, names)), "give one spec per layer")
-    first = pairs[0][1]
-    shared = ("block_size", *_TABLE_FIELDS.get(type(first), ()))
     for name, spec in pairs[1:]:
-        if difference := _difference(first, spec, shared):
+        if difference := _table_difference(pairs[0][1], spec):
             expected = "layers that can share a block table"
             refuse("specs", expected, f"{difference} in {name!r}", "put them in groups of their own")

@@ -2,7 +2,14 @@
 
 from typing import Any, NamedTuple
 
-from numba_ckpt.kernels import checkpoint_export, gather_state_indices, logits_start_loc, stage_logits_indices
+from numba_ckpt.kernels import (
+    checkpoint_export,
+    copy_blocks,
+    gather_state_indices,
+    logits_start_loc,
+    stage_logits_indices,
+    zero_blocks,
+)
 
 __all__ = ["OPS", "Op"]
 
@@ -25,6 +32,11 @@ OPS = {
         ),
         checkpoint_export._checkpoint_export_kernel,
     ),
+    "copy_blocks": Op(
+        copy_blocks.copy_blocks,
+        (copy_blocks._copy_blocks_host,),
+        copy_blocks._copy_blocks_kernel,
+    ),
     "gather_state_indices": Op(
         gather_state_indices.gather_state_indices,
         (gather_state_indices._gather_state_indices_host,),
@@ -39,6 +51,11 @@ OPS = {
         stage_logits_indices.stage_logits_indices,
         (stage_logits_indices._stage_logits_indices_host,),
         stage_logits_indices._stage_logits_indices_kernel,
+    ),
+    "zero_blocks": Op(
+        zero_blocks.zero_blocks,
+        (zero_blocks._zero_blocks_host,),
+        zero_blocks._zero_blocks_kernel,
     ),
 }
 """Operation by name, sorted."""

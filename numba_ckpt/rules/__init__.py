@@ -29,6 +29,7 @@ from numba_ckpt.rules.chunk_split import (
     whole_blocks_end,
 )
 from numba_ckpt.rules.export import conv_tap, global_index, is_inside, is_written
+from numba_ckpt.rules.pool_block import is_pool_block
 from numba_ckpt.rules.retention import is_state_kept
 from numba_ckpt.rules.rounding import (
     CAST_BFLOAT16,
@@ -99,6 +100,7 @@ __all__ = [
     "is_checkpoint_valid",
     "is_inside",
     "is_multiple",
+    "is_pool_block",
     "is_state_kept",
     "is_stop_spared",
     "is_written",
