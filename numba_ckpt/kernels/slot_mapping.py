@@ -6,7 +6,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, Backend, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
-from numba_ckpt._jit import cuda, host_loop, inlined_loop, int64, kernel
+from numba_ckpt._jit import cuda, fused_loop, host_loop, inlined_loop, int64, kernel, uint64
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays
@@ -19,6 +19,7 @@ from numba_ckpt.rules import (
     TABLE_CP_SIZE,
     TABLE_HAS_SLOTS,
     TABLE_START,
+    block_slot,
     entry_index,
     global_index,
     is_inside,
@@ -29,39 +30,95 @@ from numba_ckpt.rules import (
 __all__ = ["slot_mapping"]
 
 
+@host_loop
+def _first_bad_request(request_rows, query_start_loc, num_rows, num_tokens):  # type: ignore[no-untyped-def]
+    """First request with a row outside the tables or an impossible range of tokens; -1 if there is none.
+
+    The number of requests stands for a bad start where there are no requests.
+    """
+    start = int64(query_start_loc[0])
+    for request in range(request_rows.size):
+        end = int64(query_start_loc[request + 1])
+        is_row = is_inside(int64(request_rows[request]) + 1, int64(num_rows) + 1)
+        if not (is_row & (start >= 0) & (start <= end) & (end <= num_tokens)):
+            return request
+        start = end
+    return -1 if (start >= 0) & (start <= num_tokens) else 0
+
+
+# Unsigned indices in the host loops: signed ones could count from the end, and to ask costs more than the rest.
+
+
 @inlined_loop
-def _map_tokens(entries, positions, slots, group, row_start, num_tokens_held):  # type: ignore[no-untyped-def]
-    """Slots of consecutive tokens of one row, whose entries hold its first `num_tokens_held` positions."""
-    size, ranks = group[TABLE_BLOCK_SIZE] & INT32_MAX, group[TABLE_CP_SIZE] & INT32_MAX
-    rank, turn = group[TABLE_CP_RANK], group[TABLE_CP_INTERLEAVE] & INT32_MAX
-    for token in range(positions.size):
-        position = int64(positions[token])
-        held = is_inside(position, num_tokens_held)
-        # The mask changes nothing; it tells the compiler that positions are small, which lets it vectorise.
-        position = (position if held else int64(0)) & INT32_MAX
-        block = entries[row_start + token_col(position, size, ranks)]
-        slot = slot_of(position, block, size, ranks, rank, turn)
-        slots[token] = slot if held else PAD_SLOT_ID
+def _are_consecutive(request_rows, query_start_loc, positions):  # type: ignore[no-untyped-def]
+    """Whether the tokens of each request are at consecutive positions below 2^31: all but tree drafts are."""
+    strays = int64(0)
+    for request in range(request_rows.size):
+        start, end = int64(query_start_loc[request]), int64(query_start_loc[request + 1])
+        if start < end:
+            first = int64(positions[uint64(start)])
+            strays |= (first | (first + end - start)) & ~INT32_MAX
+            for index in range(start, end):
+                strays |= int64(positions[uint64(index)]) ^ (first - start + index)
+    return strays == 0
+
+
+@inlined_loop
+def _map_run(entries, position, slots, group, start, end, size, row_start, num_cols):  # type: ignore[no-untyped-def]
+    """Slots of tokens at consecutive positions of a row that is not sharded, block by block."""
+    col = token_col(position, size, 1)
+    offset = position - col * size
+    stop = min(start + size - offset, end)
+    while (start < end) & (col < num_cols):
+        block = entries[uint64(row_start + col)]
+        base = block_slot(block, offset, size) - start
+        for index in range(start, stop):
+            slots[uint64(group), uint64(index)] = base + index if block >= 0 else int64(PAD_SLOT_ID)
+        start, offset, col = stop, int64(0), col + 1
+        stop = min(stop + size, end)
+    for index in range(start, end):
+        slots[uint64(group), uint64(index)] = PAD_SLOT_ID
 
 
 @host_loop
+def _map_tokens(entries, positions, slots, group, start, end, size, row_start, num_cols, ranks, rank, turn):  # type: ignore[no-untyped-def]
+    """Slots of tokens at any positions of one row: their blocks first, so that the arithmetic vectorises."""
+    for index in range(start, end):
+        col = token_col(positions[uint64(index)], size, ranks)
+        is_used = is_inside(col, num_cols)
+        slots[uint64(group), uint64(index)] = entries[uint64(row_start + col)] if is_used else PAD_SLOT_ID
+    for index in range(start, end):
+        # Positions beyond the mask have no block; it tells the compiler that the others are small.
+        position, block = int64(positions[uint64(index)]) & INT32_MAX, slots[uint64(group), uint64(index)]
+        slots[uint64(group), uint64(index)] = slot_of(position, block, size, ranks, rank, turn)
+
+
+@fused_loop
 def _slot_mapping_host(params, entries, num_blocks, request_rows, query_start_loc, positions, slots, num_tokens):  # type: ignore[no-untyped-def]
+    """Write all slots; or write nothing and return the first bad request."""
     num_requests = request_rows.size
+    bad = _first_bad_request(request_rows, query_start_loc, num_blocks.shape[1], min(positions.size, num_tokens))
+    if bad >= 0:
+        return bad
+    is_run = _are_consecutive(request_rows, query_start_loc, positions)
     for group in range(params.shape[0]):
         slots[group, : query_start_loc[0]] = PAD_SLOT_ID
         slots[group, query_start_loc[num_requests] : num_tokens] = PAD_SLOT_ID
-        tokens_per_col = params[group, TABLE_BLOCK_SIZE] * params[group, TABLE_CP_SIZE]
+        first, width = params[group, TABLE_START], params[group, TABLE_COLS]
+        size, ranks = params[group, TABLE_BLOCK_SIZE] & INT32_MAX, params[group, TABLE_CP_SIZE] & INT32_MAX
+        rank, turn = params[group, TABLE_CP_RANK], params[group, TABLE_CP_INTERLEAVE] & INT32_MAX
         for request in range(num_requests):
-            start, end = query_start_loc[request], query_start_loc[request + 1]
-            row = request_rows[request]
-            held = int64(0)
-            if row >= 0 and params[group, TABLE_HAS_SLOTS]:
-                held = min(int64(num_blocks[group, row]), params[group, TABLE_COLS]) * tokens_per_col
-            if held > 0:
-                row_start = entry_index(params[group, TABLE_START], row, params[group, TABLE_COLS], 0)
-                _map_tokens(entries, positions[start:end], slots[group, start:end], params[group], row_start, held)
+            start, end = int64(query_start_loc[request]), int64(query_start_loc[request + 1])
+            row, num_cols = int64(request_rows[request]), int64(0)
+            if (row >= 0) & (params[group, TABLE_HAS_SLOTS] != 0):
+                num_cols = min(int64(num_blocks[group, uint64(row)]), width)
+            row_start = entry_index(first, row, width, 0)
+            if is_run & (ranks == 1) & (start < end):
+                position = int64(positions[uint64(start)]) & INT32_MAX
+                _map_run(entries, position, slots, group, start, end, size, row_start, num_cols)
             else:
-                slots[group, start:end] = PAD_SLOT_ID
+                _map_tokens(entries, positions, slots, group, start, end, size, row_start, num_cols, ranks, rank, turn)
+    return -1
 
 
 @kernel
@@ -88,26 +145,12 @@ def _slot_mapping_kernel(params, entries, num_blocks, request_rows, query_start_
                     slots[group, token] = slot_of(positions[token], entries[entry], size, ranks, rank, turn)
 
 
-@host_loop
-def _first_bad_request(request_rows, query_start_loc, num_rows, num_tokens):  # type: ignore[no-untyped-def]
-    """First request with a row outside the tables or an impossible range of tokens; -1 if there is none."""
-    for request in range(request_rows.size):
-        start, end = query_start_loc[request], query_start_loc[request + 1]
-        if not is_inside(request_rows[request] + 1, num_rows + 1) or not 0 <= start <= end <= num_tokens:
-            return request
-    return -1
-
-
-def _check_values(request_rows: np.ndarray, query_start_loc: np.ndarray, num_rows: int, num_tokens: int) -> None:
-    bad = int(_first_bad_request(request_rows, query_start_loc, num_rows, num_tokens))
-    if bad < 0:
-        if not 0 <= query_start_loc[0] <= num_tokens:
-            refuse("query_start_loc", f"starts in [0, {num_tokens}]", query_start_loc[0], "count tokens of the batch")
-        return
-    if not -1 <= request_rows[bad] < num_rows:
+def _refuse_request(request_rows: np.ndarray, query_start_loc: np.ndarray, sizes: tuple[int, int], bad: int) -> None:
+    num_rows, num_tokens = sizes
+    if bad < request_rows.size and not -1 <= request_rows[bad] < num_rows:
         expected = f"table rows in [0, {num_rows}), or -1 for a dummy"
         refuse("request_rows", expected, f"{request_rows[bad]} at entry {bad}", "check where requests get their rows")
-    got = f"[{query_start_loc[bad]}, {query_start_loc[bad + 1]}) for request {bad}"
+    got = f"{query_start_loc[bad : bad + 2].tolist()} at entry {bad}"
     do = "pass cumulative query lengths, and room for all tokens"
     refuse("query_start_loc", f"ascending starts in [0, {num_tokens}]", got, do)
 
@@ -183,10 +226,9 @@ def slot_mapping(
     _check_slots(slots, len(tables.layout.groups))
     room = slots.shape[1]
     size = room if num_tokens is None else check_int("num_tokens", num_tokens, 0, room)
-    if backend.is_host:
-        _check_values(request_rows, query_start_loc, tables.layout.num_rows, min(positions.shape[0], size))
     arguments = tables.params, tables.entries, tables.num_blocks, request_rows, query_start_loc, positions, slots, size
     if isinstance(backend, DeviceBackend):
         launch_grid(backend, _slot_mapping_kernel, (slots.shape[0], size), arguments)
-    else:
-        _slot_mapping_host(*arguments)
+    elif (bad := int(_slot_mapping_host(*arguments))) >= 0:
+        sizes = tables.layout.num_rows, min(positions.shape[0], size)
+        _refuse_request(request_rows, query_start_loc, sizes, bad)

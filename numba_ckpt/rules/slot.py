@@ -108,6 +108,28 @@ def num_cols_below_window(num_computed_tokens: int, window: int, block_size: int
 
 
 @rule
+def block_slot(block: int, offset: int, block_size: int) -> int:
+    """Return the cache slot of the token at `offset` in a block; `PAD_SLOT_ID` if there is no block.
+
+    Parameters
+    ----------
+    block : int
+        Block id; a negative one is none and has no slots.
+    offset : int
+        Token in the block, 0 to block_size - 1.
+    block_size : int
+        Tokens per block, at least 1; the product takes 64 bits.
+
+    Examples
+    --------
+    >>> block_slot(7, 1, 4), block_slot(-1, 1, 4), block_slot(2**31 - 1, 1, 64)
+    (29, -1, 137438953409)
+    """
+    slot = int64(block) * int64(block_size) + int64(offset)
+    return slot if block >= 0 else int64(PAD_SLOT_ID)
+
+
+@rule
 def slot_of(position: int, block: int, block_size: int, cp_size: int, cp_rank: int, cp_interleave: int) -> int:
     """Return the cache slot of a token, or `PAD_SLOT_ID` if another rank stores it.
 
@@ -116,7 +138,7 @@ def slot_of(position: int, block: int, block_size: int, cp_size: int, cp_rank: i
     position : int
         Token position, at least 0.
     block : int
-        Table entry of the token's column; a negative one is no block and has no slots.
+        Table entry of the token's column; see `block_slot`.
     block_size, cp_size : int
         See `token_col`.
     cp_rank : int
@@ -127,12 +149,12 @@ def slot_of(position: int, block: int, block_size: int, cp_size: int, cp_rank: i
     Returns
     -------
     int
-        int64: the product of block and size exceeds 32 bits in large caches.
+        int64.
 
     Examples
     --------
-    >>> slot_of(9, 7, 4, 1, 0, 1), slot_of(1, 2**31 - 1, 64, 1, 0, 1)
-    (29, 137438953409)
+    >>> slot_of(9, 7, 4, 1, 0, 1)
+    29
     >>> [slot_of(position, 1, 4, 2, 1, 2) for position in range(8)]  # see the picture above: rank 1's share
     [-1, -1, 4, 5, -1, -1, 6, 7]
     """
@@ -143,5 +165,5 @@ def slot_of(position: int, block: int, block_size: int, cp_size: int, cp_rank: i
         lap = floor_div(turn, cp_size)
         owner = turn - lap * int64(cp_size)
         offset += (lap - turn) * int64(cp_interleave)
-    slot = int64(block) * int64(block_size) + offset
-    return slot if (owner == cp_rank) & (block >= 0) else int64(PAD_SLOT_ID)
+    slot = block_slot(block, offset, block_size)
+    return slot if owner == cp_rank else int64(PAD_SLOT_ID)
