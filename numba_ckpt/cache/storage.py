@@ -93,6 +93,23 @@ class KVCacheStorage:
         """Allocate zeroed memory for a plan, with numpy, cupy or whatever has ``zeros(size, dtype)``."""
         return cls(array_module.zeros(plan.size_bytes, np.uint8), plan)
 
+    def pages(self, group: int | None = None) -> list[Array]:
+        """View the memory as uint8 [blocks, bytes] arrays, one for each piece of a block, as a `HostTier` takes them.
+
+        Parameters
+        ----------
+        group : int, optional
+            Only where this group's layers lie; by default all.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            An unknown group.
+        """
+        num_blocks, view = self.plan.kv_cache_config.num_blocks, self._backend.as_strided
+        pieces = self._merged(group)
+        return [view(self.memory[start:], (num_blocks, size), (stride, 1)) for start, stride, size in pieces]
+
     def zero_blocks(self, block_ids: Any, group: int | None = None) -> None:
         """Zero blocks that are about to get a new owner; the null block is skipped.
 
@@ -150,15 +167,18 @@ class KVCacheStorage:
             self._blocks[group] = self._pieces_of(group)
         return self._blocks[group]
 
-    def _pieces_of(self, group: int | None) -> BlockPieces:
-        config, layers = self.plan.kv_cache_config, self.plan.layers
+    def _merged(self, group: int | None) -> list[tuple[int, int, int]]:
+        groups, layers = self.plan.kv_cache_config.groups, self.plan.layers
         names: Iterable[str] = layers
         if group is not None:
-            names = config.groups[check_int("group", group, 0, len(config.groups) - 1)].layer_names
-        pieces = merge_pieces(layers[name] for name in names if name in layers)
+            names = groups[check_int("group", group, 0, len(groups) - 1)].layer_names
+        return merge_pieces(layers[name] for name in names if name in layers)
+
+    def _pieces_of(self, group: int | None) -> BlockPieces:
+        pieces = self._merged(group)
         address = self._backend.address(self.memory) if self.memory.size else 0
         size = gcd(8, address, *(number for piece in pieces for number in piece))
         words = self.memory[: self.memory.size // size * size].view(_WORDS[size])
         table = np.array(pieces, np.int64).reshape(-1, 3) // size
-        (on_device,) = self._send(table)
-        return BlockPieces(words, on_device, config.num_blocks, int(table[:, 2].max(initial=0)))
+        num_blocks, max_words = self.plan.kv_cache_config.num_blocks, int(table[:, 2].max(initial=0))
+        return BlockPieces(words, self._send(table)[0], num_blocks, max_words)
