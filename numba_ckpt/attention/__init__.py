@@ -23,6 +23,7 @@ from numba_ckpt.attention.kernel_block_sizes import (
     select_peer_kernel_block_size,
 )
 from numba_ckpt.attention.mm_ranges import MMFeature, MMPrefixRanges, compute_mm_prefix_ranges
+from numba_ckpt.attention.slot_mappings_by_layer import build_slot_mappings_by_layer
 
 __all__ = [
     "AttentionBackend",
@@ -36,6 +37,7 @@ __all__ = [
     "MMPrefixRanges",
     "MetadataBuilder",
     "MultipleOf",
+    "build_slot_mappings_by_layer",
     "check_peer_kernel_block_sizes",
     "compute_mm_prefix_ranges",
     "get_attn_cg_support",

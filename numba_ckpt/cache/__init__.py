@@ -2,6 +2,7 @@
 
 from numba_ckpt.cache.allocation import allocate_kv_cache, groups_to_zero
 from numba_ckpt.cache.block_pool import BlockPool
+from numba_ckpt.cache.block_tables import BlockTables
 from numba_ckpt.cache.config import CacheConfig, EngineConfig, LimitsConfig, ParallelConfig, SpeculationConfig
 from numba_ckpt.cache.groups import KVCacheConfig, KVCacheGroup, KVCacheTensor
 from numba_ckpt.cache.memory_plan import MemoryPlan, plan_memory
@@ -24,6 +25,7 @@ from numba_ckpt.cache.views import split_kv, view_caches
 __all__ = [
     "AttentionSpec",
     "BlockPool",
+    "BlockTables",
     "CacheConfig",
     "ChunkedLocalAttentionSpec",
     "CrossAttentionSpec",

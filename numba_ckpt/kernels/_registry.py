@@ -3,10 +3,13 @@
 from typing import Any, NamedTuple
 
 from numba_ckpt.kernels import (
+    apply_staged_writes,
     checkpoint_export,
     copy_blocks,
+    gather_block_tables,
     gather_state_indices,
     logits_start_loc,
+    slot_mapping,
     stage_logits_indices,
     zero_blocks,
 )
@@ -23,6 +26,11 @@ class Op(NamedTuple):
 
 
 OPS = {
+    "apply_staged_writes": Op(
+        apply_staged_writes.apply_staged_writes,
+        (apply_staged_writes._apply_staged_writes_host,),
+        apply_staged_writes._apply_staged_writes_kernel,
+    ),
     "checkpoint_export": Op(
         checkpoint_export.export_checkpoints,
         (
@@ -37,6 +45,11 @@ OPS = {
         (copy_blocks._copy_blocks_host,),
         copy_blocks._copy_blocks_kernel,
     ),
+    "gather_block_tables": Op(
+        gather_block_tables.gather_block_tables,
+        (gather_block_tables._gather_block_tables_host,),
+        gather_block_tables._gather_block_tables_kernel,
+    ),
     "gather_state_indices": Op(
         gather_state_indices.gather_state_indices,
         (gather_state_indices._gather_state_indices_host,),
@@ -46,6 +59,11 @@ OPS = {
         logits_start_loc.logits_start_loc,
         (logits_start_loc._logits_start_loc_host,),
         logits_start_loc._logits_start_loc_kernel,
+    ),
+    "slot_mapping": Op(
+        slot_mapping.slot_mapping,
+        (slot_mapping._slot_mapping_host,),
+        slot_mapping._slot_mapping_kernel,
     ),
     "stage_logits_indices": Op(
         stage_logits_indices.stage_logits_indices,
