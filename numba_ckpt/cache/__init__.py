@@ -8,6 +8,7 @@ from numba_ckpt.cache.groups import KVCacheConfig, KVCacheGroup, KVCacheTensor
 from numba_ckpt.cache.memory_plan import MemoryPlan, plan_memory
 from numba_ckpt.cache.merge_specs import UniformTypeSpecs, merge_specs
 from numba_ckpt.cache.plan_groups import plan_kv_cache
+from numba_ckpt.cache.spec_kinds import spec_from_dict
 from numba_ckpt.cache.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -50,6 +51,7 @@ __all__ = [
     "merge_specs",
     "plan_kv_cache",
     "plan_memory",
+    "spec_from_dict",
     "split_kv",
     "view_caches",
 ]

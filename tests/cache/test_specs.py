@@ -16,6 +16,7 @@ from numba_ckpt.cache import (
     StateSpec,
     UniformTypeSpecs,
     merge_specs,
+    spec_from_dict,
 )
 from numba_ckpt.errors import ArgumentError, ArgumentTypeError
 
@@ -73,6 +74,22 @@ def test_specs_are_equal_by_value_and_load():
     assert StateSpec.from_dict(mapping) == StateSpec(1024, **STATES)
     assert FULL.padded_to(FULL.page_size_bytes) is FULL
     assert FULL.padded_to(16384).page_size_bytes == 16384
+
+
+def test_specs_load_by_kind():
+    fields = {"block_size": 16, "num_kv_heads": 2, "head_size": 64}
+    assert spec_from_dict({"kind": "full", **fields}) == FULL
+    window = spec_from_dict({"kind": "sliding_window", "sliding_window": 32, **fields})
+    assert window == SlidingWindowSpec(16, 2, 64, sliding_window=32)
+    for mapping, message in (
+        ({"kind": "half", **fields}, "kind: expected one of 'full', 'mla'"),
+        (fields, "kind: expected one of"),
+        ({"kind": "full", "block_size": 16}, "num_kv_heads: expected a value, got no such key"),
+        ({"kind": "full", "window": 3, **fields}, "window: expected one of the keys block_size"),
+        ([fields], "spec: expected a mapping"),
+    ):
+        with pytest.raises(ArgumentError, match="^" + message):
+            spec_from_dict(mapping)
 
 
 def test_merging():
