@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt.cache.groups import KVCacheConfig
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.memory_plan import plan_memory
-from numba_ckpt.cache.specs import AttentionSpec, KVCacheSpec
+from numba_ckpt.cache.specs import AttentionSpec
 from numba_ckpt.cache.state_spec import StateSpec
 from numba_ckpt.cache.storage import KVCacheStorage
 from numba_ckpt.cache.views import LayerCache

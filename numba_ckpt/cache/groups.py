@@ -10,8 +10,8 @@ Blocks of one pool belong to one group at a time, so layers of *different* group
 from dataclasses import dataclass
 
 from numba_ckpt._check import check_bool, check_int, refuse
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.merge_specs import UniformTypeSpecs
-from numba_ckpt.cache.specs import KVCacheSpec
 from numba_ckpt.errors import ArgumentTypeError
 
 __all__ = ["KVCacheConfig", "KVCacheGroup", "KVCacheTensor"]

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_ckpt.cache.dtypes import storage_dtype
-from numba_ckpt.cache.specs import AttentionSpec, KVCacheSpec
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
+from numba_ckpt.cache.specs import AttentionSpec
 from numba_ckpt.cache.state_spec import StateSpec
 
 __all__ = ["ArrayView", "LayerMemory", "PageCut"]

@@ -6,7 +6,8 @@ from typing import Any, Self
 
 from numba_ckpt._check import refuse
 from numba_ckpt.cache.config import EngineConfig
-from numba_ckpt.cache.specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
+from numba_ckpt.cache.specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, SlidingWindowSpec
 from numba_ckpt.cache.state_spec import StateSpec
 from numba_ckpt.errors import ArgumentTypeError
 

@@ -6,8 +6,8 @@ from typing import Any
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache.config import EngineConfig
 from numba_ckpt.cache.groups import MAX_BYTES, KVCacheConfig, KVCacheGroup, KVCacheTensor
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.merge_specs import UniformTypeSpecs, can_share_a_table
-from numba_ckpt.cache.specs import KVCacheSpec
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.rules import ceil_div
 

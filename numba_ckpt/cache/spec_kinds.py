@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from numba_ckpt._check import check_choice, refuse
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
-    KVCacheSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )

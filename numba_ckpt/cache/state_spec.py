@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numba_ckpt._check import check_choice, check_int, refuse
 from numba_ckpt.cache.config import CACHE_MODES, EngineConfig
 from numba_ckpt.cache.dtypes import check_dtype_name, storage_dtype
-from numba_ckpt.cache.specs import KVCacheSpec
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.rules import ceil_div
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from numba_ckpt._check import refuse
 from numba_ckpt.cache.config import EngineConfig
 from numba_ckpt.cache.groups import KVCacheConfig
+from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.merge_specs import UniformTypeSpecs
-from numba_ckpt.cache.specs import KVCacheSpec, SlidingWindowSpec
+from numba_ckpt.cache.specs import SlidingWindowSpec
 from numba_ckpt.cache.state_spec import StateSpec
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning import TableGroup
