@@ -160,10 +160,10 @@ class TableLayout:
     def views(self, entries: Array, num_rows: int | None = None) -> tuple[Array, ...]:
         """Return each group's first `num_rows` rows (all by default) as a [num_rows, num_cols] view of `entries`."""
         rows = self.num_rows if num_rows is None else num_rows
-        return tuple(
-            entries[start : start + rows * group.num_cols].reshape(rows, group.num_cols)
-            for start, group in zip(self._starts, self.groups, strict=False)
-        )
+        tables = zip(self._starts, self.groups, strict=False)
+        # A list first: tuples made from a generator pile up in Python's free list.
+        views = [entries[at : at + rows * group.num_cols].reshape(rows, group.num_cols) for at, group in tables]
+        return tuple(views)
 
     def check_entries(self, name: str, entries: Array) -> None:
         """Refuse anything but a writable int32 array of `num_entries`."""
