@@ -125,6 +125,7 @@ def apply_staged_writes(tables: TableArrays, writes: Array, block_ids: Array, ma
 
     Examples
     --------
+    >>> import numpy as np
     >>> from numba_ckpt.planning import TableGroup, TableLayout
     >>> layout = TableLayout([TableGroup(block_size=8, width=2, kernel_block_size=4)], num_rows=2)
     >>> tables = TableArrays(layout, layout.params, np.zeros(64, np.int32), np.zeros((1, 2), np.int32))

@@ -30,6 +30,19 @@ def test_every_record_is_packed(cases, count):
     assert len(cases()) == count
 
 
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("f3_block_table_sequences", 24),
+        ("f3_gather_block_tables", 120),
+        ("f4_slot_mappings", 150),
+        ("g5_slot_mappings_by_layer", 50),
+    ],
+)
+def test_every_record_of_block_tables_is_packed(name, count):
+    assert len(pack.read_records(name)) == count
+
+
 @beside
 @pytest.mark.parametrize("name", pack.RECORDS)
 def test_records_equal_the_recording(name):
