@@ -1,0 +1,203 @@
+"""From a step's batch to the metadata that each layer reads."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numba_ckpt._array import Array, backend_of
+from numba_ckpt._check import check_array, check_shape, refuse
+from numba_ckpt.attention.attention_group import AttentionGroup
+from numba_ckpt.attention.backend import MetadataBuilder
+from numba_ckpt.attention.common_metadata import NO_EXTRA, CommonAttentionMetadata
+from numba_ckpt.attention.step_batch import MetadataOptions, StepBatch
+from numba_ckpt.errors import ArgumentTypeError
+
+__all__ = ["build_attn_metadata"]
+
+_DEFAULTS = MetadataOptions()
+_OWN_FIELDS = frozenset(CommonAttentionMetadata.__dataclass_fields__) - {"is_prefilling"}
+
+
+class _Built(NamedTuple):
+    """Metadata that a later group with an equal spec may take over, and what it was made from."""
+
+    metadata: Any
+    common: CommonAttentionMetadata
+    extra: Mapping[str, Any]
+
+    def serves(self, common: CommonAttentionMetadata, extra: Mapping[str, Any]) -> bool:
+        """Say whether another group differs in its block table and slots only."""
+        return (
+            common.causal is self.common.causal
+            and common.is_prefilling is self.common.is_prefilling
+            and _are_same(common.extra, self.common.extra)
+            and _are_same(extra, self.extra)
+        )
+
+
+def _are_same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return a is b or (a.keys() == b.keys() and all(a[key] is b[key] for key in a))
+
+
+def build_attn_metadata(
+    attn_groups: Sequence[Sequence[AttentionGroup]],
+    batch: StepBatch,
+    block_tables: Sequence[Array],
+    slot_mappings: Any,
+    options: MetadataOptions = _DEFAULTS,
+) -> dict[str, Any]:
+    """Build the metadata of one step for all layers.
+
+    Parameters
+    ----------
+    attn_groups : sequence of sequence of AttentionGroup
+        The attention groups of each cache group, as `init_attn_backend` returns them; empty for a cache group whose
+        layers read none.
+    batch : StepBatch
+        The step, or a micro-batch of it.
+    block_tables : sequence of ndarray or cupy.ndarray
+        int32 or int64 [>= N, C] for each cache group.
+    slot_mappings : ndarray, cupy.ndarray or sequence of them
+        int64 [groups, >= T], or one [>= T] for each cache group.
+    options : MetadataOptions
+        Causality, capture, micro-batch, fast prefill, the model's extras.
+
+    Returns
+    -------
+    dict of str to object
+        What the builder of its group made, by layer name; layers of one attention group share an object.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, BackendMixError
+        Tables or slots that do not match groups or batch, an unknown group in `causal`, a micro-batch without
+        builders, a layer in two groups; and what the builders refuse.
+
+    Notes
+    -----
+    Cache groups whose builders have the same class and an equal spec are planned once: later ones only look up their
+    own blocks (`MetadataBuilder.update_block_table`), unless the model or `causal` treats them differently. The call
+    itself does the same work for any number of requests, and allocates no arrays.
+
+    Examples
+    --------
+    >>> from numba_ckpt.attention import AttentionGroup, NoOpBackend, NoOpBuilder
+    >>> groups = [[AttentionGroup(NoOpBackend, ("a", "b"), None, 0, (NoOpBuilder(None, ("a", "b"), None),))]]
+    >>> starts = np.array([0, 2])
+    >>> batch = StepBatch(1, 2, starts, starts, np.array([2]), max_query_len=2, max_seq_len=2)
+    >>> metadata = build_attn_metadata(groups, batch, [np.array([[7]], np.int32)], np.array([[112, 113]]))
+    >>> metadata["a"] is metadata["b"], metadata["b"].slot_mapping.tolist()
+    (True, [112, 113])
+    """
+    _check_groups(attn_groups, block_tables, slot_mappings, options)
+    metadata_by_layer: dict[str, Any] = {}
+    built: dict[Any, _Built] = {}
+    num_layers = 0
+    for group_id, groups in enumerate(attn_groups):
+        if not groups:
+            continue
+        common = _common_of(group_id, batch, (block_tables[group_id], slot_mappings[group_id]), options)
+        for group in groups:
+            builder = group.get_metadata_builder(options.ubatch_idx)
+            if options.for_cudagraph_capture:
+                metadata = builder.build_for_cudagraph_capture(common)
+            else:
+                metadata = _build(builder, common, options, built)
+            metadata_by_layer.update(dict.fromkeys(group.layer_names, metadata))
+            num_layers += len(group.layer_names)
+    if num_layers != len(metadata_by_layer):
+        _refuse_twins(attn_groups)
+    return metadata_by_layer
+
+
+def _build(
+    builder: MetadataBuilder, common: CommonAttentionMetadata, options: MetadataOptions, built: dict[Any, _Built]
+) -> Any:
+    """Build, or take over what an equal group built in this step."""
+    extra = NO_EXTRA
+    if options.model_specific is not None:
+        extra = options.model_specific.get_extra_attn_kwargs(builder, common.batch.num_reqs)
+    if not builder.supports_update_block_table:
+        return builder.build(common, 0, **extra)
+    kind = type(builder), builder.spec, builder.kernel_block_size
+    earlier = built.get(kind)
+    if earlier is not None and earlier.serves(common, extra):
+        return builder.update_block_table(earlier.metadata, common.block_table, common.slot_mapping)
+    metadata = builder.build(common, 0, **extra)
+    built[kind] = _Built(metadata, common, extra)
+    return metadata
+
+
+def _common_of(
+    group_id: int, batch: StepBatch, tables: tuple[Array, Array], options: MetadataOptions
+) -> CommonAttentionMetadata:
+    """Make the record of one cache group."""
+    block_table, slot_mapping = tables
+    if block_table.shape[0] < batch.num_reqs or slot_mapping.shape[0] < batch.num_tokens:
+        _refuse_tables(group_id, batch, tables)
+    if type(block_table) is not type(batch.seq_lens) or type(slot_mapping) is not type(batch.seq_lens):
+        backend_of(seq_lens=batch.seq_lens, block_table=block_table, slot_mapping=slot_mapping)
+    if block_table.dtype.kind != "i" or slot_mapping.dtype.kind != "i":
+        _refuse_tables(group_id, batch, tables)
+    causal = options.causal
+    if isinstance(causal, Mapping):
+        causal = causal.get(group_id, True)
+    is_prefilling, extra = batch.is_prefilling, NO_EXTRA
+    if options.model_specific is not None:
+        extra = dict(options.model_specific.get_extra_common_attn_kwargs(group_id, batch.num_reqs))
+        is_prefilling = extra.pop("is_prefilling", is_prefilling)
+        _check_extra(group_id, batch, extra, is_prefilling)
+    return CommonAttentionMetadata(
+        batch, group_id, block_table, slot_mapping, causal, is_prefilling, options.fast_prefill, extra
+    )
+
+
+def _check_groups(
+    attn_groups: Sequence[Sequence[AttentionGroup]],
+    block_tables: Sequence[Array],
+    slot_mappings: Any,
+    options: MetadataOptions,
+) -> None:
+    num_groups = len(attn_groups)
+    for name, given in (("block_tables", block_tables), ("slot_mappings", slot_mappings)):
+        if len(given) != num_groups:
+            do = "pass one for each cache group, also for those without attention groups"
+            refuse(name, f"{num_groups} entries, one for each group", len(given), do)
+    if isinstance(options.causal, Mapping):
+        unknown = [group_id for group_id in options.causal if group_id >= num_groups]
+        if unknown:
+            refuse("causal", f"cache groups in [0, {num_groups})", unknown[0], "name groups of attn_groups")
+
+
+def _refuse_tables(group_id: int, batch: StepBatch, tables: tuple[Array, Array]) -> None:
+    """Say what is wrong with a cache group's tables."""
+    block_table, slot_mapping = tables
+    check_array(f"block_tables[{group_id}]", block_table, 2, "i")
+    check_array(f"slot_mappings[{group_id}]", slot_mapping, 1, "i")
+    if block_table.shape[0] < batch.num_reqs:
+        expected = f"at least {batch.num_reqs} rows"
+        refuse(f"block_tables[{group_id}]", expected, block_table.shape[0], "gather the rows of the whole batch")
+    if slot_mapping.shape[0] < batch.num_tokens:
+        expected = f"at least {batch.num_tokens} slots"
+        refuse(f"slot_mappings[{group_id}]", expected, slot_mapping.shape[0], "map all tokens, padding included")
+
+
+def _check_extra(group_id: int, batch: StepBatch, extra: Mapping[str, Any], is_prefilling: Any) -> None:
+    taken = sorted(_OWN_FIELDS & extra.keys())
+    if taken:
+        got = f"{taken[0]!r} for group {group_id}"
+        refuse("model_specific", "is_prefilling and names of its own", got, "build_attn_metadata sets that field")
+    if is_prefilling is not batch.is_prefilling and is_prefilling is not None:
+        name = f"is_prefilling of group {group_id}"
+        if not isinstance(is_prefilling, np.ndarray):
+            got = type(is_prefilling).__name__
+            refuse(name, "a NumPy array", got, "keep it on the host", ArgumentTypeError)
+        check_array(name, is_prefilling, 1, "b")
+        check_shape(name, is_prefilling, (batch.num_reqs,), "it has one flag for each row of the batch")
+
+
+def _refuse_twins(attn_groups: Sequence[Sequence[AttentionGroup]]) -> None:
+    names = [name for groups in attn_groups for group in groups for name in group.layer_names]
+    twin = next(name for name in names if names.count(name) > 1)
+    refuse("attn_groups", "every layer in one group", f"{twin!r} in two", "name each layer once")

@@ -1,0 +1,182 @@
+"""The blocks that a step's recurrent layers start from and write to, for every row of the batch in one launch."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from numba_ckpt._array import Array, DeviceBackend, backend_of
+from numba_ckpt._check import check_array, check_int, check_shape, refuse
+from numba_ckpt._jit import cuda, host_loop, int64, kernel
+from numba_ckpt.errors import ArgumentTypeError
+from numba_ckpt.kernels._launch import launch_grid
+from numba_ckpt.kernels.gather_state_indices import check_table_extent
+from numba_ckpt.rules import NULL_BLOCK_ID, global_index, is_inside, running_state_col
+from numba_ckpt.rules.batch_rows import initial_state_col, step_state_col
+
+__all__ = ["StateIndices", "StateRows", "running_state_indices"]
+
+
+class StateRows(NamedTuple):
+    """The rows of a step, as the columns of their states follow from them.
+
+    Attributes
+    ----------
+    seq_lens : ndarray or cupy.ndarray
+        int32 or int64 [>= N], tokens of each sequence after the step.
+    query_start_loc : ndarray or cupy.ndarray
+        int32 or int64 [>= N+1], where each row's tokens begin.
+    num_accepted_tokens : ndarray or cupy.ndarray or None
+        int32 or int64 [>= decodes], tokens that each decode's last step computed and kept, at least 1 (a prefill's
+        count as 1); None where every decode kept one.
+    num_reqs : int
+        N, rows of the batch, padding included.
+    num_decodes : int
+        The leading rows, which leave a state after every token.
+    state_block_size : int
+        Tokens per block-table column.
+    max_seq_len : int
+        Tokens of the longest sequence after the step; bounds the columns that are read.
+    """
+
+    seq_lens: Array
+    query_start_loc: Array
+    num_accepted_tokens: Array
+    num_reqs: int
+    num_decodes: int
+    state_block_size: int
+    max_seq_len: int
+
+
+class StateIndices(NamedTuple):
+    """Buffers for the outcome, of at least N rows (M); rows beyond the batch become null blocks.
+
+    Attributes
+    ----------
+    initial : ndarray or cupy.ndarray
+        int32 [M], block of the state that a row starts from; `NULL_BLOCK_ID` for none.
+    written : ndarray or cupy.ndarray
+        int32 [M, S+1], blocks that take a row's states: after each token of a decode, at the end of a prefill (the
+        first entry); `NULL_BLOCK_ID` where there is no such state.
+    has_initial : ndarray or cupy.ndarray
+        bool [M], whether a row starts from a state at all.
+    """
+
+    initial: Array
+    written: Array
+    has_initial: Array
+
+
+@host_loop
+def _running_state_indices_host(table, seq_lens, starts, accepted, sizes, initial, written, has_initial):  # type: ignore[no-untyped-def]
+    num_reqs, num_decodes, num_counts, block_size = sizes
+    for row in range(initial.size):
+        computed, query_len = int64(0), int64(0)
+        if row < num_reqs:
+            query_len = int64(starts[row + 1]) - int64(starts[row])
+            computed = int64(seq_lens[row]) - query_len
+        count = int64(accepted[row]) if row < num_counts else int64(1)
+        col = initial_state_col(computed, query_len, count, block_size)
+        has_initial[row] = col >= 0
+        initial[row] = table[row, col] if is_inside(col, table.shape[1]) else NULL_BLOCK_ID
+        for slot in range(written.shape[1]):
+            col = step_state_col(computed, query_len, slot, row < num_decodes, block_size)
+            written[row, slot] = table[row, col] if is_inside(col, table.shape[1]) else NULL_BLOCK_ID
+
+
+@kernel
+def _running_state_indices_kernel(table, seq_lens, starts, accepted, sizes, initial, written, has_initial):  # type: ignore[no-untyped-def]
+    num_reqs, num_decodes, num_counts, block_size = sizes
+    first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
+    for row in range(first, initial.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+        computed, query_len = int64(0), int64(0)
+        if row < num_reqs:
+            query_len = int64(starts[row + 1]) - int64(starts[row])
+            computed = int64(seq_lens[row]) - query_len
+        count = int64(accepted[row]) if row < num_counts else int64(1)
+        col = initial_state_col(computed, query_len, count, block_size)
+        has_initial[row] = col >= 0
+        initial[row] = table[row, col] if is_inside(col, table.shape[1]) else NULL_BLOCK_ID
+        for slot in range(written.shape[1]):
+            col = step_state_col(computed, query_len, slot, row < num_decodes, block_size)
+            written[row, slot] = table[row, col] if is_inside(col, table.shape[1]) else NULL_BLOCK_ID
+
+
+def _check_rows(rows: StateRows, out: StateIndices) -> None:
+    num_reqs = check_int("num_reqs", rows.num_reqs, 0, out.initial.shape[0])
+    check_int("num_decodes", rows.num_decodes, 0, num_reqs)
+    check_int("state_block_size", rows.state_block_size, 1)
+    lengths = ("seq_lens", num_reqs), ("query_start_loc", num_reqs + 1), ("num_accepted_tokens", rows.num_decodes)
+    for name, least in lengths:
+        array = getattr(rows, name)
+        if array is not None or name != "num_accepted_tokens":
+            check_array(name, array, 1, "i")
+            if array.shape[0] < least:
+                refuse(name, f"at least {least} entries", array.shape[0], "pass one for each row of the batch")
+
+
+def _check_out(out: StateIndices) -> None:
+    num_rows = out.initial.shape[0]
+    for name, array, ndim, dtype in (
+        ("initial", out.initial, 1, np.int32),
+        ("written", out.written, 2, np.int32),
+        ("has_initial", out.has_initial, 1, np.bool_),
+    ):
+        check_array(name, array, ndim)
+        if array.dtype != dtype:
+            refuse(name, np.dtype(dtype).name, array.dtype, "allocate it with this dtype", ArgumentTypeError)
+        check_shape(name, array, (num_rows, *array.shape[1:]), "the buffers have one entry for each row")
+
+
+def running_state_indices(block_table: Array, rows: StateRows, out: StateIndices) -> None:
+    """Look up the blocks of the states that a step starts from and leaves.
+
+    Parameters
+    ----------
+    block_table : ndarray or cupy.ndarray
+        int32 or int64 [>= N, C], block ids of the state group; any strides.
+    rows : StateRows
+        The batch, decodes first.
+    out : StateIndices
+        Overwritten, all M rows: a captured graph that reads more rows than this batch has finds null blocks there.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, BackendMixError
+        Wrong dtypes or shapes, a table without the columns of `max_seq_len` tokens, buffers smaller than the batch, or
+        arrays of different devices; nothing is written then.
+
+    Notes
+    -----
+    On a device: one launch on the current stream, no synchronisation. A row without tokens reads and leaves nothing.
+
+    Examples
+    --------
+    >>> table = np.array([[3, 4, 5, 6], [7, 8, 0, 0]], np.int32)
+    >>> rows = StateRows(np.array([19, 8]), np.array([0, 2, 10]), np.array([2]), 2, 1, 8, 19)
+    >>> out = StateIndices(np.empty(3, np.int32), np.empty((3, 2), np.int32), np.empty(3, np.bool_))
+    >>> running_state_indices(table, rows, out)
+    >>> out.initial.tolist(), out.written.tolist(), out.has_initial.tolist()
+    ([5, 0, 0], [[5, 6], [7, 0], [0, 0]], [True, False, False])
+    """
+    accepted = rows.num_accepted_tokens
+    backend = backend_of(
+        block_table=block_table,
+        seq_lens=rows.seq_lens,
+        query_start_loc=rows.query_start_loc,
+        accepted=accepted,
+        **out._asdict(),
+    )
+    _check_rows(rows, out)
+    _check_out(out)
+    num_slots = int(out.written.shape[1])
+    num_cols = int(running_state_col(rows.max_seq_len, rows.state_block_size)) + num_slots
+    check_table_extent(block_table, rows.num_reqs, num_cols if rows.num_reqs else 0)
+    num_counts = 0 if accepted is None else rows.num_decodes
+    # Where nothing is counted any array will do: it is not read.
+    counts = rows.seq_lens if accepted is None else accepted
+    sizes = rows.num_reqs, rows.num_decodes, num_counts, rows.state_block_size
+    arguments = block_table, rows.seq_lens, rows.query_start_loc, counts, sizes, *out
+    if isinstance(backend, DeviceBackend):
+        launch_grid(backend, _running_state_indices_kernel, (1, int(out.initial.shape[0])), arguments)
+    else:
+        _running_state_indices_host(*arguments)
