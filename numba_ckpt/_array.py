@@ -51,6 +51,10 @@ class Backend(ABC):
     def address(self, array: Array) -> int:
         """Return the address of an array's first element."""
 
+    def as_strided(self, array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        """View an array with another shape and other strides (bytes), which the caller has checked."""
+        return np.lib.stride_tricks.as_strided(array, shape, strides, subok=True)
+
     def check_current(self, arrays: dict[str, Array]) -> None:  # noqa: B027  (nothing to check on a host)
         """Refuse arrays that this backend could not reach with one launch."""
 
@@ -77,8 +81,20 @@ class DeviceBackend(Backend):
         """Queue a copy from pinned host memory; `source` must not change until a later event is done."""
 
     @abstractmethod
+    def copy_back_async(self, destination: np.ndarray, source: Array) -> None:
+        """Queue a copy to pinned host memory; `destination` holds it once a later event is done."""
+
+    @abstractmethod
     def record_event(self) -> Event:
         """Mark the current end of the stream."""
+
+    @abstractmethod
+    def wait_event(self, event: Event) -> None:
+        """Let the current stream go on only after `event`; the host does not wait."""
+
+    @abstractmethod
+    def synchronize(self, event: Event) -> None:
+        """Let the host wait for `event`."""
 
     @abstractmethod
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
@@ -106,11 +122,11 @@ class HostBackend(Backend):
 
 class _CupyEvent:
     def __init__(self, event: Any) -> None:
-        self._event = event
+        self.event = event
 
     @property
     def done(self) -> bool:
-        return bool(self._event.done)
+        return bool(self.event.done)
 
 
 class CupyBackend(DeviceBackend):
@@ -133,6 +149,9 @@ class CupyBackend(DeviceBackend):
     def address(self, array: Array) -> int:
         return int(array.data.ptr)
 
+    def as_strided(self, array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        return self._cupy.lib.stride_tricks.as_strided(array, shape, strides)
+
     def check_current(self, arrays: dict[str, Array]) -> None:
         current = self._cupy.cuda.runtime.getDevice()
         elsewhere = {name: array.device.id for name, array in arrays.items() if array.device.id != current}
@@ -151,10 +170,20 @@ class CupyBackend(DeviceBackend):
         stream = self._cupy.cuda.get_current_stream()
         destination.data.copy_from_host_async(source.ctypes.data, source.nbytes, stream)
 
+    def copy_back_async(self, destination: np.ndarray, source: Array) -> None:
+        stream = self._cupy.cuda.get_current_stream()
+        source.data.copy_to_host_async(destination.ctypes.data, source.nbytes, stream)
+
     def record_event(self) -> Event:
         event = self._cupy.cuda.Event(disable_timing=True)
         event.record(self._cupy.cuda.get_current_stream())
         return _CupyEvent(event)
+
+    def wait_event(self, event: Any) -> None:
+        self._cupy.cuda.get_current_stream().wait_event(event.event)
+
+    def synchronize(self, event: Any) -> None:
+        event.event.synchronize()
 
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
         # Numba would synchronise with a CuPy array's stream; the launch is on that stream already.

@@ -1,3 +1,50 @@
 """Attention plumbing: backends, groups, CUDA-graph support, metadata of each step, fast prefill, multimodal ranges."""
 
-__all__: list[str] = []
+from numba_ckpt.attention.attention_group import AttentionGroup
+from numba_ckpt.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionCGSupportInfo,
+    AttentionLayer,
+    MetadataBuilder,
+    MultipleOf,
+)
+from numba_ckpt.attention.cg_support import get_attn_cg_support, get_query_lens_mismatch_unsupported_backend
+from numba_ckpt.attention.fast_prefill import (
+    FastPrefillBatchMetadata,
+    FastPrefillHelper,
+    get_kv_sharing_fast_prefill_eligible_layers,
+)
+from numba_ckpt.attention.groups import init_attn_backend
+from numba_ckpt.attention.kernel_block_sizes import (
+    check_peer_kernel_block_sizes,
+    prepare_kernel_block_sizes,
+    select_kernel_block_size,
+    select_peer_kernel_block_size,
+)
+from numba_ckpt.attention.mm_ranges import MMFeature, MMPrefixRanges, compute_mm_prefix_ranges
+from numba_ckpt.attention.slot_mappings_by_layer import build_slot_mappings_by_layer
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionCGSupport",
+    "AttentionCGSupportInfo",
+    "AttentionGroup",
+    "AttentionLayer",
+    "FastPrefillBatchMetadata",
+    "FastPrefillHelper",
+    "MMFeature",
+    "MMPrefixRanges",
+    "MetadataBuilder",
+    "MultipleOf",
+    "build_slot_mappings_by_layer",
+    "check_peer_kernel_block_sizes",
+    "compute_mm_prefix_ranges",
+    "get_attn_cg_support",
+    "get_kv_sharing_fast_prefill_eligible_layers",
+    "get_query_lens_mismatch_unsupported_backend",
+    "init_attn_backend",
+    "prepare_kernel_block_sizes",
+    "select_kernel_block_size",
+    "select_peer_kernel_block_size",
+]

@@ -8,14 +8,13 @@ from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_choice, check_int, check_int64_range, check_integers, check_shape, refuse
 from numba_ckpt._jit import host_loop
 from numba_ckpt._staging import StagingRing
+from numba_ckpt.cache.config import CACHE_MODES
 from numba_ckpt.checkpoint.metadata import PrefillCheckpointMetadata
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels.gather_state_indices import check_table_extent, gather_state_indices
 from numba_ckpt.planning import BatchLayout, CheckpointGeometry, compute_prefill_checkpoints
 
 __all__ = ["CACHE_MODES", "PrefillCheckpointBuilder"]
-
-CACHE_MODES = ("none", "all", "align")
 
 
 @host_loop

@@ -112,10 +112,21 @@ class SimulatedDevice(DeviceBackend):
         self.num_copies += 1
         self._queue.append(lambda: np.copyto(destination.view(np.ndarray), source))
 
+    def copy_back_async(self, destination: np.ndarray, source: Array) -> None:
+        self.num_copies += 1
+        self._queue.append(lambda: np.copyto(destination, source.view(np.ndarray)))
+
     def record_event(self) -> Event:
         event = _QueuedEvent()
         self._queue.append(lambda: setattr(event, "done", True))
         return event
+
+    def wait_event(self, event: Event) -> None:
+        """Nothing to do: there is one stream, which keeps its order."""
+
+    def synchronize(self, event: Event) -> None:
+        if not event.done:
+            self.wait()
 
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
         if not SIMULATED:
