@@ -9,11 +9,12 @@ One plain array is what makes calls of compiled loops cheap: numba takes 0.15 µ
 array of records, and cutting it anew inside costs next to nothing.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numba_ckpt._jit import inlined_loop
+from numba_ckpt._jit import borrow_part, inlined_loop, view_part
 from numba_ckpt.cache.key_table import BLOCK
 
 __all__ = ["EVICTION", "PoolArrays", "cut_pool", "new_pool"]
@@ -55,24 +56,28 @@ class PoolArrays(NamedTuple):
     evictions: np.ndarray
 
 
-def cut_pool_words(words: Any) -> PoolArrays:
-    """Return the parts of a pool's memory, without a copy."""
-    num_blocks = words[NUM_BLOCKS]
-    slots = NUM_COUNTS + _RECORD_WORDS * num_blocks
-    free = slots + words[NUM_SLOTS] // 2
-    evictions = free + (num_blocks + 1) // 2
-    end = evictions + _RECORD_WORDS * words[NUM_EVICTIONS]
-    return PoolArrays(
-        words[NUM_COUNTS:slots].view(BLOCK),
-        words[slots:free].view(np.int32),
-        words[free:evictions].view(np.int32),
-        words[:NUM_COUNTS],
-        words[evictions:end].view(EVICTION),
-    )
+def _cutter(part: Callable[..., Any]) -> Callable[[Any], PoolArrays]:
+    def cut(words: Any) -> PoolArrays:
+        num_blocks, num_evictions = words[NUM_BLOCKS], words[NUM_EVICTIONS]
+        slots = NUM_COUNTS + _RECORD_WORDS * num_blocks
+        free = slots + words[NUM_SLOTS] // 2
+        evictions = free + (num_blocks + 1) // 2
+        end = evictions + _RECORD_WORDS * num_evictions
+        return PoolArrays(
+            part(words, NUM_COUNTS, slots, num_blocks, BLOCK),
+            part(words, slots, free, words[NUM_SLOTS], np.int32),
+            part(words, free, evictions, num_blocks, np.int32),
+            part(words, 0, NUM_COUNTS, NUM_COUNTS, np.int64),
+            part(words, evictions, end, num_evictions, EVICTION),
+        )
+
+    return cut
 
 
-cut_pool: Any = inlined_loop(cut_pool_words)
-"""`cut_pool_words` inside compiled loops."""
+cut_pool: Any = inlined_loop(_cutter(borrow_part))
+"""``cut_pool(words)``: the parts of a pool's memory, borrowed, inside compiled loops."""
+cut_pool_words = _cutter(view_part)
+"""The same outside: views."""
 
 
 def new_pool(num_blocks: int) -> np.ndarray:

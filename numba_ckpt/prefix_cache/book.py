@@ -8,11 +8,12 @@
 One plain int64 array, cut into its parts inside every loop, for the same reason as the pool's memory.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numba_ckpt._jit import inlined_loop
+from numba_ckpt._jit import borrow_part, inlined_loop, view_part
 from numba_ckpt.prefix_cache.groups import NUM_FIELDS
 
 __all__ = ["Book", "cut_book", "new_book"]
@@ -66,20 +67,25 @@ class Book(NamedTuple):
     unkept: np.ndarray
 
 
-def cut_book_words(words: Any) -> Book:
-    """Return the parts of a book, without a copy."""
-    num_groups = words[NUM_GROUPS]
-    unkept = _GROUPS_AT + num_groups * NUM_FIELDS
-    return Book(
-        words[:NUM_SIZES],
-        words[NUM_SIZES:_GROUPS_AT],
-        words[_GROUPS_AT:unkept].reshape((num_groups, NUM_FIELDS)),
-        words[unkept : unkept + NUM_REMEMBERED * UNKEPT_FIELDS].reshape((NUM_REMEMBERED, UNKEPT_FIELDS)),
-    )
+def _cutter(part: Callable[..., Any]) -> Callable[[Any], Book]:
+    def cut(words: Any) -> Book:
+        num_groups = words[NUM_GROUPS]
+        unkept = _GROUPS_AT + num_groups * NUM_FIELDS
+        num_rest = NUM_REMEMBERED * UNKEPT_FIELDS
+        return Book(
+            part(words, 0, NUM_SIZES, NUM_SIZES, np.int64),
+            part(words, NUM_SIZES, _GROUPS_AT, _GROUPS_AT - NUM_SIZES, np.int64),
+            part(words, _GROUPS_AT, unkept, unkept - _GROUPS_AT, np.int64).reshape((num_groups, NUM_FIELDS)),
+            part(words, unkept, unkept + num_rest, num_rest, np.int64).reshape((NUM_REMEMBERED, UNKEPT_FIELDS)),
+        )
+
+    return cut
 
 
-cut_book: Any = inlined_loop(cut_book_words)
-"""`cut_book_words` inside compiled loops."""
+cut_book: Any = inlined_loop(_cutter(borrow_part))
+"""``cut_book(words)``: the parts of a book, borrowed, inside compiled loops."""
+cut_book_words = _cutter(view_part)
+"""The same outside: views."""
 
 
 def new_book(sizes: list[int], groups: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ state group a chunk [start, end) touches these columns::
 
 import numpy as np
 
-from numba_ckpt._jit import host_loop, inlined_loop, int64
+from numba_ckpt._jit import borrow, host_loop, inlined_loop, int64
 from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_loops import allocate_blocks, num_available, release_block, release_blocks
 from numba_ckpt.cache.pool_memory import cut_pool
@@ -130,6 +130,7 @@ def reserve_chunk(words, book, table, reserved, start, end, in_flight, last_boun
     says what the worker has to know.
     """
     pool, (sizes, counters, groups, _) = cut_pool(words), cut_book(book)
+    table, reserved = borrow(table), borrow(reserved)
     count, num_checkpoints, num_copies, taken = 0, 0, 0, 0
     for group in range(groups.shape[0]):
         size, row = groups[group, BLOCK_SIZE], reserved[group]
@@ -173,6 +174,7 @@ def drop_block(pool, table, group, col):  # type: ignore[no-untyped-def]
 def undo_chunk(words, book, table, reserved, start, end):  # type: ignore[no-untyped-def]
     """Give back what `reserve_chunk` took for the chunk [start, end)."""
     pool, (_, counters, groups, _) = cut_pool(words), cut_book(book)
+    table, reserved = borrow(table), borrow(reserved)
     for group in range(groups.shape[0]):
         size = groups[group, BLOCK_SIZE]
         if groups[group, KIND] != STATE:
@@ -197,7 +199,7 @@ def undo_chunk(words, book, table, reserved, start, end):  # type: ignore[no-unt
 @host_loop
 def release_table(words, table):  # type: ignore[no-untyped-def]
     """Drop all that a request holds, each group's blocks from the last to the first."""
-    pool = cut_pool(words)
+    pool, table = cut_pool(words), borrow(table)
     for group in range(table.shape[0]):
         release_blocks(pool, table[group])
     table[:] = NULL_BLOCK_ID

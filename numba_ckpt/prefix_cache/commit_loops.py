@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numba_ckpt._jit import host_loop, inlined_loop, int64
+from numba_ckpt._jit import borrow, host_loop, inlined_loop, int64
 from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_loops import publish_block, release_block
 from numba_ckpt.cache.pool_memory import cut_pool
@@ -75,6 +75,7 @@ def commit_chunk(words, book, keys, table, reserved, start, end, declined, last_
     `declined` says that the worker wrote no checkpoint.
     """
     pool, parts = cut_pool(words), cut_book(book)
+    keys, table, reserved = borrow(keys), borrow(table), borrow(reserved)
     found, count = _collect(parts, table, reserved, start, end, declined, last_boundary, junction)
     for index in range(count):
         block, last = found[index, 0], floor_div(found[index, 1], parts.sizes[UNIT]) - 1

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from numba_ckpt._check import INT32_MAX, check_bool, check_choice, check_int, refuse
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning import CheckpointGeometry
-from numba_ckpt.rules import ceil_div, checkpoint_position
+from numba_ckpt.rules import checkpoint_position
 
 __all__ = ["CacheConfig", "CacheGroup"]
 
@@ -126,9 +126,14 @@ class CacheConfig:
     cache_hit_alignment_tokens: int | None = None
     drop_eagle_block: bool = False
     num_hash_lookahead_tokens: int = 0
+    # Tokens of the smallest block, and the most speculative blocks: what `num_cols` needs for each request.
+    _smallest: int = field(init=False, repr=False, compare=False)
+    _num_extra: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", _check_groups(self.groups))
+        object.__setattr__(self, "_smallest", min(group.block_size for group in self.groups))
+        object.__setattr__(self, "_num_extra", max(group.num_speculative_blocks for group in self.groups))
         object.__setattr__(self, "drop_eagle_block", check_bool("drop_eagle_block", self.drop_eagle_block))
         lookahead = check_int("num_hash_lookahead_tokens", self.num_hash_lookahead_tokens, 0)
         object.__setattr__(self, "num_hash_lookahead_tokens", lookahead)
@@ -162,8 +167,7 @@ class CacheConfig:
 
     def num_cols(self, num_tokens: int) -> int:
         """Return the block-table columns that a sequence needs in every group, speculative blocks included."""
-        smallest = min(group.block_size for group in self.groups)
-        return ceil_div(num_tokens, smallest) + max(group.num_speculative_blocks for group in self.groups)
+        return -(-num_tokens // self._smallest) + self._num_extra
 
     def geometry_of(self, group: CacheGroup) -> CheckpointGeometry:
         """Return the checkpoint geometry of a state group, with the alignment that all state groups share."""

@@ -112,8 +112,7 @@ class HybridPrefixCache:
             refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
         if request_id in self._requests:
             refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
-        hashed = self.hasher.start(salt)
-        keys = self.hasher.extend(hashed, tokens, extra_keys)
+        hashed, keys = self.hasher.start_with(tokens, salt, extra_keys)
         num_tokens = hashed.num_tokens
         if num_tokens == 0:
             refuse("tokens", "at least one token", "none", "drop the request")
@@ -183,7 +182,9 @@ class HybridPrefixCache:
         self._check_known(request)
         check_next_chunk(step, request)
         start = request.num_computed_tokens
-        end = start + check_int("num_new_tokens", num_new_tokens, 1)
+        if type(num_new_tokens) is not int or num_new_tokens < 1:
+            num_new_tokens = check_int("num_new_tokens", num_new_tokens, 1)
+        end = start + num_new_tokens
         if end > request.num_tokens:
             do = "append tokens to the request first"
             refuse("num_new_tokens", f"at most {request.num_tokens - start}", num_new_tokens, do)
@@ -290,10 +291,11 @@ class HybridPrefixCache:
         self.pool.reset()
 
     def _check_known(self, request: CachedRequest) -> None:
+        if type(request) is CachedRequest and self._requests.get(request.request_id) is request:
+            return
         if not isinstance(request, CachedRequest):
             refuse("request", "a request of this cache", type(request).__name__, "add it first", ArgumentTypeError)
-        if self._requests.get(request.request_id) is not request:
-            refuse("request", "a request of this cache", repr(request.request_id), "add it first")
+        refuse("request", "a request of this cache", repr(request.request_id), "add it first")
 
     def _check_idle(self, request: CachedRequest) -> None:
         self._check_known(request)

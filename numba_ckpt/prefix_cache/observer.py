@@ -125,5 +125,6 @@ class CacheObserver:
             rows = rows[(keys[:, 0] == prefix[0]) & (keys[:, 1] == prefix[1]) & (rows[:, 2] == group)]
         prefixes = rows[:, :2].view(np.uint64).tolist()
         return [
-            UnkeptState((first, second), *row) for (first, second), row in zip(prefixes, rows[:, 2:7].tolist(), strict=True)
+            UnkeptState((first, second), *row)
+            for (first, second), row in zip(prefixes, rows[:, 2:7].tolist(), strict=True)
         ]

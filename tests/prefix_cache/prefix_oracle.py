@@ -35,7 +35,9 @@ def longest_hit(config, published, prompt):
 
     def longest(served):
         whole = (p for p in boundaries if all(p % group.block_size == 0 for _, group in attention))
-        return next((p for p in whole if all(_serves(*g, published, prompt, p, margin, last + margin) for g in served)), 0)
+        return next(
+            (p for p in whole if all(_serves(*g, published, prompt, p, margin, last + margin) for g in served)), 0
+        )
 
     return longest(groups), longest(attention)
 

@@ -35,7 +35,9 @@ def publish_at_reserve(patch):
 
 def key_of_another_boundary(patch):
     commit = manager.commit_chunk
-    patch.setattr(manager, "commit_chunk", lambda words, book, keys, *rest: commit(words, book, np.roll(keys, 1, axis=0), *rest))
+    patch.setattr(
+        manager, "commit_chunk", lambda words, book, keys, *rest: commit(words, book, np.roll(keys, 1, axis=0), *rest)
+    )
 
 
 def retire_at_reserve(patch):
