@@ -20,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "SIMULATED",
+    "borrow",
+    "borrow_part",
     "closed_loop",
     "copy_bytes",
     "cuda",
@@ -34,6 +36,7 @@ __all__ = [
     "rule",
     "strided_loop",
     "uint64",
+    "view_part",
 ]
 
 # Casts that compiled code, the simulator and plain Python understand alike.
@@ -146,6 +149,41 @@ def _memcpy_interpreted(destination: int, source: int, num_bytes: int) -> None:
 
 copy_bytes: Any = _memcpy_interpreted if numba.core.config.DISABLE_JIT else _memcpy
 """``copy_bytes(destination, source, num_bytes)``: memcpy between addresses, inside host loops."""
+
+
+@intrinsic
+def _pointer(typing_context, address):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return numba.types.voidptr(numba.uintp), generate
+
+
+def _borrow(array: Any) -> Any:
+    return numba.carray(_pointer(array.ctypes.data), array.shape, array.dtype)
+
+
+def _borrow_part(words: Any, start: int, stop: int, size: int, dtype: Any) -> Any:
+    return numba.carray(_pointer(words[start:stop].ctypes.data), (size,), dtype)
+
+
+def _borrow_interpreted(array: Any) -> Any:
+    return array
+
+
+def view_part(words: Any, start: int, stop: int, size: int, dtype: Any) -> Any:
+    """Return what `borrow_part` does, outside compiled code."""
+    return words[start:stop].view(dtype)[:size]
+
+
+borrow: Any = _borrow_interpreted if numba.core.config.DISABLE_JIT else inlined_loop(_borrow)
+"""``borrow(array)``: the contiguous array, without its owner, inside a host loop that does not outlive it.
+
+Slicing an array, or handing it to another loop, counts references atomically, which is most of the work of a short
+loop. A borrowed array has no owner to count for.
+"""
+borrow_part: Any = view_part if numba.core.config.DISABLE_JIT else inlined_loop(_borrow_part)
+"""``borrow_part(words, start, stop, size, dtype)``: `size` entries of `dtype` in a part of an int64 array, borrowed."""
 
 
 def kernel(function: F) -> F:

@@ -17,29 +17,26 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt._check import INT32_MAX, check_int, check_integers, refuse
-from numba_ckpt.cache.key_table import BLOCK, NO_GROUP, find_blocks, new_slots
+from numba_ckpt.cache.key_table import NO_GROUP, find_blocks
 from numba_ckpt.cache.pool_loops import (
-    EVICTION,
     NONE,
-    NUM_CACHED,
-    NUM_COUNTS,
-    NUM_EVICTED,
-    NUM_FREE,
-    NUM_IDLE,
-    STEP,
-    PoolArrays,
     acquire_blocks,
     allocate_blocks,
     first_not_held,
     publish_blocks,
     release_blocks,
 )
+from numba_ckpt.cache.pool_memory import (
+    NUM_CACHED,
+    NUM_EVICTED,
+    NUM_FREE,
+    NUM_IDLE,
+    STEP,
+    cut_pool_words,
+    new_pool,
+)
 
 __all__ = ["BlockPool"]
-
-
-# Evicted keys remembered at least.
-MIN_EVICTIONS = 4096
 
 
 def _block_ids(name: str, blocks: Any) -> np.ndarray:
@@ -73,15 +70,15 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = check_int("num_blocks", num_blocks, 2)
-        blocks = np.zeros(num_blocks, BLOCK)
-        blocks["group"] = NO_GROUP
-        counts = np.zeros(NUM_COUNTS, np.int64)
-        counts[NUM_FREE] = num_blocks - 1
-        free = np.zeros(num_blocks, np.int32)
-        free[:-1] = np.arange(num_blocks - 1, 0, -1)
-        self.arrays = PoolArrays(
-            blocks, new_slots(num_blocks), free, counts, np.zeros(max(num_blocks, MIN_EVICTIONS), EVICTION)
-        )
+        self.words = new_pool(self.num_blocks)
+        self.arrays = cut_pool_words(self.words)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Put every block but the null block on the stack of free ones, the first on top."""
+        self.arrays.blocks["group"] = NO_GROUP
+        self.arrays.free[: self.num_blocks - 1] = np.arange(self.num_blocks - 1, 0, -1)
+        self.arrays.counts[NUM_FREE] = self.num_blocks - 1
 
     @property
     def num_available(self) -> int:
@@ -161,6 +158,21 @@ class BlockPool:
         """Return the blocks of `keys` (uint64 [n, 2]) up to the first that is missing: int32 [found]."""
         found = np.empty(keys.shape[0], np.int32)
         return found[: find_blocks(self.arrays.blocks, self.arrays.slots, keys, group, found)]
+
+    def reset(self) -> None:
+        """Forget all keys: what was cached is free. Counts of steps and evictions go on.
+
+        Raises
+        ------
+        ArgumentError
+            A block is held.
+        """
+        if held := int(np.count_nonzero(self.arrays.blocks["ref_count"])):
+            refuse("pool", "no block held", f"{held} held", "release them first")
+        self.arrays.blocks[:] = 0
+        self.arrays.slots[:] = 0
+        self.arrays.counts[NUM_IDLE] = self.arrays.counts[NUM_CACHED] = 0
+        self._fill()
 
     def advance_step(self) -> None:
         """Count a scheduler step; evictions are dated by it."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from numba_ckpt._jit import host_loop, inlined_loop, int64, uint64
 
-__all__ = ["BLOCK", "find_block", "find_blocks", "insert_block", "new_slots", "remove_block"]
+__all__ = ["BLOCK", "find_block", "find_blocks", "insert_block", "remove_block"]
 
 BLOCK = np.dtype(
     [
@@ -27,11 +27,6 @@ BLOCK = np.dtype(
 
 NO_GROUP = -1
 """Group of a block without a key."""
-
-
-def new_slots(num_blocks: int) -> np.ndarray:
-    """Return an empty table for `num_blocks` blocks: int32 [power of two, at least four times as many]."""
-    return np.zeros(1 << max(3, (4 * num_blocks - 1).bit_length()), np.int32)
 
 
 @inlined_loop

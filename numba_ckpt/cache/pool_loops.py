@@ -1,55 +1,29 @@
 """The block pool as compiled loops see it: arrays, and bulk operations that check nothing."""
 
-from typing import NamedTuple
-
-import numpy as np
-
 from numba_ckpt._jit import host_loop, inlined_loop
 from numba_ckpt.cache.key_table import NO_GROUP, find_block, insert_block, remove_block
+from numba_ckpt.cache.pool_memory import NUM_CACHED, NUM_EVICTED, NUM_FREE, NUM_IDLE, STEP
 from numba_ckpt.rules import NULL_BLOCK_ID
 
 __all__ = [
-    "EVICTION",
-    "PoolArrays",
     "acquire_blocks",
     "allocate_blocks",
     "first_not_held",
+    "num_available",
     "publish_block",
     "publish_blocks",
+    "release_block",
     "release_blocks",
 ]
 
-# Entries of `PoolArrays.counts`.
-NUM_FREE, NUM_IDLE, NUM_CACHED, NUM_EVICTED, STEP, NUM_COUNTS = range(6)
 NONE = -1
 """Place of a bad entry where there is none."""
 
-EVICTION = np.dtype([("key0", np.uint64), ("key1", np.uint64), ("group", np.int64), ("step", np.int64)])
-"""A key that was given up, and in which step."""
 
-
-class PoolArrays(NamedTuple):
-    """The pool as compiled loops see it.
-
-    Attributes
-    ----------
-    blocks : ndarray
-        `BLOCK` [B]; record 0 heads the list of idle blocks.
-    slots : ndarray
-        int32 [S], the key table.
-    free : ndarray
-        int32 [B], a stack of free blocks.
-    counts : ndarray
-        int64 [NUM_COUNTS].
-    evictions : ndarray
-        `EVICTION` [E], the latest evicted keys, a ring.
-    """
-
-    blocks: np.ndarray
-    slots: np.ndarray
-    free: np.ndarray
-    counts: np.ndarray
-    evictions: np.ndarray
+@inlined_loop
+def num_available(pool):  # type: ignore[no-untyped-def]
+    """Blocks that `allocate_blocks` could hand out."""
+    return pool.counts[NUM_FREE] + pool.counts[NUM_IDLE]
 
 
 @inlined_loop
@@ -86,7 +60,7 @@ def _evict_oldest(pool):  # type: ignore[no-untyped-def]
 @host_loop
 def allocate_blocks(pool, allocated):  # type: ignore[no-untyped-def]
     """Fill `allocated` [n] with blocks, each held once; False, and nothing changed, if there are not so many."""
-    if allocated.size > pool.counts[NUM_FREE] + pool.counts[NUM_IDLE]:
+    if allocated.size > num_available(pool):
         return False
     for index in range(allocated.size):
         if pool.counts[NUM_FREE] > 0:
@@ -129,18 +103,23 @@ def first_not_held(pool, blocks):  # type: ignore[no-untyped-def]
 
 
 @host_loop
+def release_block(pool, block):  # type: ignore[no-untyped-def]
+    """Drop one hold on a block; nothing for the null block."""
+    if block != NULL_BLOCK_ID:
+        pool.blocks[block].ref_count -= 1
+        if pool.blocks[block].ref_count == 0:
+            if pool.blocks[block].group != NO_GROUP:
+                _link_last(pool, block)
+            else:
+                pool.free[pool.counts[NUM_FREE]] = block
+                pool.counts[NUM_FREE] += 1
+
+
+@host_loop
 def release_blocks(pool, blocks):  # type: ignore[no-untyped-def]
     """Drop one hold on each of `blocks`, the last one first, so that a prefix is evicted from its end."""
     for index in range(blocks.size - 1, -1, -1):
-        block = blocks[index]
-        if block != NULL_BLOCK_ID:
-            pool.blocks[block].ref_count -= 1
-            if pool.blocks[block].ref_count == 0:
-                if pool.blocks[block].group != NO_GROUP:
-                    _link_last(pool, block)
-                else:
-                    pool.free[pool.counts[NUM_FREE]] = block
-                    pool.counts[NUM_FREE] += 1
+        release_block(pool, blocks[index])
 
 
 @inlined_loop

@@ -31,11 +31,12 @@ def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
 
 def check_step(step: Any, cache: object) -> None:
     """Refuse anything but an open step of `cache`."""
+    if type(step) is CacheStep and step.cache is cache and step.is_open:
+        return
     if not isinstance(step, CacheStep) or step.cache is not cache:
         got = "another cache's" if isinstance(step, CacheStep) else type(step).__name__
         refuse("step", "a step of this cache", got, "open one with begin_step", ArgumentTypeError)
-    if not step.is_open:
-        refuse("step", "an open step", "one that was committed or aborted", "begin a new step")
+    refuse("step", "an open step", "one that was committed or aborted", "begin a new step")
 
 
 def check_next_chunk(step: CacheStep, request: CachedRequest) -> None:

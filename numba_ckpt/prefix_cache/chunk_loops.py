@@ -1,48 +1,46 @@
-"""One chunk of one request over all groups, in compiled code: reserve its blocks, then publish and retire them.
+"""One chunk of one request over all groups, in compiled code: reserve its blocks, give them back, drop all.
 
 A request's table is int32 [groups, columns]; an entry is a block that the request holds, or the null block. For a
-state group a chunk [start, end) touches three columns::
+state group a chunk [start, end) touches these columns::
 
-    column of start - 1     column of end - 2 blocks     column of end - 1
-    initial state (read)    checkpoint (written)         running state (written)
+    column of start - 1     column of end - 2 blocks     column of end - 1     the next ones
+    initial state (read)    checkpoint (written)         running state         states after draft tokens (written)
 """
 
 import numpy as np
 
-from numba_ckpt._jit import host_loop, inlined_loop, int64
+from numba_ckpt._jit import borrow, host_loop, inlined_loop, int64
 from numba_ckpt.cache.key_table import NO_GROUP
-from numba_ckpt.cache.pool_loops import allocate_blocks, publish_block, release_blocks
-from numba_ckpt.prefix_cache.groups import ALIGNMENT, BLOCK_SIZE, KIND, STATE, WINDOW
-from numba_ckpt.prefix_cache.longest_hit import first_needed_col
+from numba_ckpt.cache.pool_loops import allocate_blocks, num_available, release_block, release_blocks
+from numba_ckpt.cache.pool_memory import cut_pool
+from numba_ckpt.prefix_cache.book import (
+    ALIGNMENT,
+    CHECKPOINTS_ABORTED,
+    CHECKPOINTS_RESERVED,
+    CHECKPOINTS_SKIPPED,
+    DROP_EAGLE,
+    INTERVAL,
+    LOOKAHEAD,
+    UNIT,
+    cut_book,
+)
+from numba_ckpt.prefix_cache.book import COPIES as COPIES_COUNTER
+from numba_ckpt.prefix_cache.groups import ALIGNMENT as CHECKPOINT_ALIGNMENT
+from numba_ckpt.prefix_cache.groups import BLOCK_SIZE, KIND, NUM_SPECULATIVE, STATE
 from numba_ckpt.rules import (
     NULL_BLOCK_ID,
     ceil_div,
-    floor_div,
     is_multiple,
     is_state_kept,
     prefill_checkpoint,
     running_state_col,
 )
 
-__all__ = [
-    "RESERVED_FIELDS",
-    "collect_publications",
-    "commit_chunk",
-    "max_publications",
-    "release_table",
-    "reserve_chunk",
-    "undo_chunk",
-]
+__all__ = ["RESERVED_FIELDS", "drop_block", "release_table", "reserve_chunk", "undo_chunk"]
 
 # Columns of what `reserve_chunk` says of each group.
-OFFSET, CHECKPOINT_COL, CHECKPOINT_BLOCK, INITIAL_BLOCK, RUNNING_BLOCK, COPY_FROM, RESERVED_FIELDS = range(7)
-
-
-@inlined_loop
-def _checkpoint_of(groups, group, sizes, start, end):  # type: ignore[no-untyped-def]
-    return prefill_checkpoint(
-        start, end, sizes[1], sizes[0], groups[group, BLOCK_SIZE], groups[group, ALIGNMENT], sizes[2] != 0, sizes[3]
-    )
+OFFSET, CHECKPOINT_COL, CHECKPOINT_BLOCK, INITIAL_BLOCK, RUNNING_BLOCK, COPY_FROM, SKIPPED_OFFSET = range(7)
+NUM_NEW_SPECULATIVE, RESERVED_FIELDS = 7, 8
 
 
 @inlined_loop
@@ -50,159 +48,158 @@ def _is_private(pool, block):  # type: ignore[no-untyped-def]
     return pool.blocks[block].ref_count == 1 and pool.blocks[block].group == NO_GROUP
 
 
-@inlined_loop
-def _is_kept(position, keep, size):  # type: ignore[no-untyped-def]
-    return is_state_kept(position, keep[0], keep[1], keep[2], size)
+@host_loop
+def _plan_state(pool, sizes, group_row, table_row, start, end, shared_start, row):  # type: ignore[no-untyped-def]
+    """Fill the row of a state group; returns how many blocks it needs besides the checkpoint's.
+
+    `shared_start` says that a commit in flight may let a key lead to the state at `start`, which must then stay as it
+    is.
+    """
+    size, num_speculative = group_row[BLOCK_SIZE], group_row[NUM_SPECULATIVE]
+    row[OFFSET], row[CHECKPOINT_COL] = prefill_checkpoint(
+        start,
+        end,
+        sizes[ALIGNMENT],
+        sizes[UNIT],
+        size,
+        group_row[CHECKPOINT_ALIGNMENT],
+        sizes[DROP_EAGLE] != 0,
+        sizes[LOOKAHEAD],
+    )
+    initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
+    initial = int64(table_row[initial_col]) if initial_col >= 0 else int64(NULL_BLOCK_ID)
+    row[INITIAL_BLOCK] = initial
+    if running_col == initial_col and (shared_start or not _is_private(pool, initial)):
+        # The state moves on inside its column, but others may read it: it moves on in a copy.
+        row[COPY_FROM] = initial
+    if num_speculative > 0 and (initial_col < 0 or table_row[initial_col + 1] == NULL_BLOCK_ID):
+        row[NUM_NEW_SPECULATIVE] = num_speculative
+    needs_running = running_col != initial_col or row[COPY_FROM] != NULL_BLOCK_ID
+    return needs_running + row[NUM_NEW_SPECULATIVE]
 
 
 @host_loop
-def _plan_groups(pool, groups, sizes, table, start, end, in_flight, keep, reserved):  # type: ignore[no-untyped-def]
-    """Fill `reserved`; returns how many blocks the chunk needs."""
-    count = 0
+def _skip_checkpoints(reserved):  # type: ignore[no-untyped-def]
+    """Do without checkpoints, in all groups: a boundary is of use only where all of them have it."""
+    for group in range(reserved.shape[0]):
+        reserved[group, SKIPPED_OFFSET] = reserved[group, OFFSET]
+        reserved[group, OFFSET], reserved[group, CHECKPOINT_COL] = 0, -1
+
+
+@host_loop
+def _move_speculative(table_row, from_col, to_col, count):  # type: ignore[no-untyped-def]
+    """Move the blocks of `count` columns after `from_col` to those after `to_col`; what they leave is null."""
+    if to_col > from_col:
+        for index in range(count, 0, -1):
+            block = table_row[from_col + index]
+            table_row[from_col + index] = NULL_BLOCK_ID
+            table_row[to_col + index] = block
+    elif to_col < from_col:
+        for index in range(1, count + 1):
+            block = table_row[from_col + index]
+            table_row[from_col + index] = NULL_BLOCK_ID
+            table_row[to_col + index] = block
+
+
+@host_loop
+def _place_state(group_row, table_row, blocks, start, end, row):  # type: ignore[no-untyped-def]
+    """Write the blocks of a state group into its table row; returns how many of `blocks` it took."""
+    size, taken = group_row[BLOCK_SIZE], 0
+    initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
+    num_new = row[NUM_NEW_SPECULATIVE]
+    if num_new == 0:
+        _move_speculative(table_row, initial_col, running_col, group_row[NUM_SPECULATIVE])
+    if row[OFFSET] > 0:
+        table_row[row[CHECKPOINT_COL]] = row[CHECKPOINT_BLOCK] = blocks[taken]
+        taken += 1
+    if running_col != initial_col or row[COPY_FROM] != NULL_BLOCK_ID:
+        table_row[running_col] = blocks[taken]
+        taken += 1
+    row[RUNNING_BLOCK] = table_row[running_col]
+    for index in range(num_new):
+        table_row[running_col + 1 + index] = blocks[taken + index]
+    return taken + num_new
+
+
+@host_loop
+def reserve_chunk(words, book, table, reserved, start, end, in_flight, last_boundary, junction):  # type: ignore[no-untyped-def]
+    """Reserve what the chunk [start, end) writes, in all groups or in none; False if there are not enough blocks.
+
+    Checkpoints alone are done without where blocks are short. `in_flight` says whether an earlier chunk of the request
+    waits for its commit; the last boundary and the junction are the request's. `reserved` [groups, RESERVED_FIELDS]
+    says what the worker has to know.
+    """
+    pool, (sizes, counters, groups, _) = cut_pool(words), cut_book(book)
+    table, reserved = borrow(table), borrow(reserved)
+    count, num_checkpoints, num_copies, taken = 0, 0, 0, 0
     for group in range(groups.shape[0]):
-        size = groups[group, BLOCK_SIZE]
-        reserved[group, :] = 0
-        reserved[group, CHECKPOINT_COL] = -1
+        size, row = groups[group, BLOCK_SIZE], reserved[group]
+        row[:] = 0
+        row[CHECKPOINT_COL] = -1
         if groups[group, KIND] != STATE:
             count += ceil_div(end, size) - ceil_div(start, size)
             continue
-        offset, col = _checkpoint_of(groups, group, sizes, start, end)
-        reserved[group, OFFSET], reserved[group, CHECKPOINT_COL] = offset, col
-        initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
-        initial = int64(table[group, initial_col]) if initial_col >= 0 else int64(NULL_BLOCK_ID)
-        reserved[group, INITIAL_BLOCK] = initial
-        # The commit of a chunk in flight may let a key lead to its running state, which must then stay as it is.
-        will_be_shared = in_flight and is_multiple(start, sizes[1]) and _is_kept(start, keep, size)
-        if running_col == initial_col and (will_be_shared or not _is_private(pool, initial)):
-            # The state moves on inside its column, but others may read it: it moves on in a copy.
-            reserved[group, COPY_FROM] = initial
-        count += (offset > 0) + (running_col != initial_col or reserved[group, COPY_FROM] != NULL_BLOCK_ID)
-    return count
-
-
-@host_loop
-def reserve_chunk(pool, groups, sizes, table, start, end, in_flight, keep, reserved):  # type: ignore[no-untyped-def]
-    """Reserve what the chunk [start, end) writes, in all groups or in none; False if there are not enough blocks.
-
-    `sizes` is (hash block, hit alignment, drop EAGLE block, lookahead), `in_flight` whether an earlier chunk of the
-    request waits for its commit. `reserved` [groups, RESERVED_FIELDS] says what the worker has to know.
-    """
-    count = _plan_groups(pool, groups, sizes, table, start, end, in_flight, keep, reserved)
-    blocks = np.empty(count, np.int32)
+        is_kept = is_state_kept(start, sizes[INTERVAL], last_boundary, junction, size)
+        shared_start = in_flight and is_multiple(start, sizes[ALIGNMENT]) and is_kept
+        count += _plan_state(pool, sizes, groups[group], table[group], start, end, shared_start, row)
+        num_checkpoints += row[OFFSET] > 0
+        num_copies += row[COPY_FROM] != NULL_BLOCK_ID
+    has_room = count + num_checkpoints <= num_available(pool)
+    blocks = np.empty(count + num_checkpoints if has_room else count, np.int32)
     if not allocate_blocks(pool, blocks):
         return False
-    taken = 0
+    counters[CHECKPOINTS_RESERVED if has_room else CHECKPOINTS_SKIPPED] += num_checkpoints
+    counters[COPIES_COUNTER] += num_copies
+    if not has_room:
+        _skip_checkpoints(reserved)
     for group in range(groups.shape[0]):
         size = groups[group, BLOCK_SIZE]
-        if groups[group, KIND] != STATE:
-            for col in range(ceil_div(start, size), ceil_div(end, size)):
-                table[group, col] = blocks[taken]
-                taken += 1
+        if groups[group, KIND] == STATE:
+            taken += _place_state(groups[group], table[group], blocks[taken:], start, end, reserved[group])
             continue
-        if reserved[group, OFFSET] > 0:
-            table[group, reserved[group, CHECKPOINT_COL]] = reserved[group, CHECKPOINT_BLOCK] = blocks[taken]
+        for col in range(ceil_div(start, size), ceil_div(end, size)):
+            table[group, col] = blocks[taken]
             taken += 1
-        running_col = running_state_col(end, size)
-        if running_col != running_state_col(start, size) or reserved[group, COPY_FROM] != NULL_BLOCK_ID:
-            table[group, running_col] = blocks[taken]
-            taken += 1
-        reserved[group, RUNNING_BLOCK] = table[group, running_col]
     return True
 
 
-@host_loop
-def max_publications(groups, start, end):  # type: ignore[no-untyped-def]
-    """Return the most rows that `collect_publications` can list."""
-    count = 0
-    for group in range(groups.shape[0]):
-        count += floor_div(end - start, groups[group, BLOCK_SIZE]) + 2
-    return count
-
-
-@host_loop
-def collect_publications(groups, sizes, table, start, end, reserved, written, keep, found):  # type: ignore[no-untyped-def]
-    """List what the chunk may publish: rows (block, tokens of its prefix, group) of `found`; returns how many.
-
-    `written` [groups] says whether the worker wrote the group's checkpoint; `keep` which state boundaries are worth it.
-    """
-    count = 0
-    for group in range(groups.shape[0]):
-        size = groups[group, BLOCK_SIZE]
-        if groups[group, KIND] != STATE:
-            for col in range(floor_div(start, size), floor_div(end, size)):
-                found[count, 0], found[count, 1], found[count, 2] = table[group, col], (col + 1) * size, group
-                count += 1
-            continue
-        position = start + reserved[group, OFFSET]
-        if reserved[group, OFFSET] > 0 and written[group] and _is_kept(position, keep, size):
-            found[count, 0], found[count, 1], found[count, 2] = reserved[group, CHECKPOINT_BLOCK], position, group
-            count += 1
-        if is_multiple(end, sizes[1]) and _is_kept(end, keep, size):
-            found[count, 0], found[count, 1], found[count, 2] = reserved[group, RUNNING_BLOCK], end, group
-            count += 1
-    return count
-
-
-@host_loop
-def commit_chunk(pool, keys, groups, sizes, table, start, end, reserved, written, keep):  # type: ignore[no-untyped-def]
-    """Publish what the chunk [start, end) wrote, then drop what its request does not read any more."""
-    found = np.empty((max_publications(groups, start, end), 3), np.int64)
-    count = collect_publications(groups, sizes, table, start, end, reserved, written, keep, found)
-    for index in range(count):
-        block, last = found[index, 0], floor_div(found[index, 1], sizes[0]) - 1
-        if pool.blocks[block].group == NO_GROUP:
-            publish_block(pool, block, keys[last, 0], keys[last, 1], found[index, 2])
-    retire_chunk(pool, groups, table, start, end, reserved)
-
-
 @inlined_loop
-def _drop(pool, table, group, col):  # type: ignore[no-untyped-def]
-    release_blocks(pool, table[group, col : col + 1])
+def drop_block(pool, table, group, col):  # type: ignore[no-untyped-def]
+    """Drop a request's hold on the block of a column."""
+    release_block(pool, table[group, col])
     table[group, col] = NULL_BLOCK_ID
 
 
 @host_loop
-def retire_chunk(pool, groups, table, start, end, reserved):  # type: ignore[no-untyped-def]
-    """Drop what a request does not read any more once its chunk [start, end) is done."""
-    for group in range(groups.shape[0]):
-        size = groups[group, BLOCK_SIZE]
-        if groups[group, KIND] == STATE:
-            initial_col = running_state_col(start, size)
-            if reserved[group, COPY_FROM] != NULL_BLOCK_ID:
-                release_blocks(pool, reserved[group, COPY_FROM : COPY_FROM + 1])
-            elif initial_col >= 0 and initial_col != running_state_col(end, size):
-                _drop(pool, table, group, initial_col)
-            if reserved[group, OFFSET] > 0:
-                _drop(pool, table, group, reserved[group, CHECKPOINT_COL])
-        else:
-            first = first_needed_col(groups[group, KIND], size, groups[group, WINDOW], end)
-            before = first_needed_col(groups[group, KIND], size, groups[group, WINDOW], start)
-            for col in range(max(before, 0), first):
-                _drop(pool, table, group, col)
-
-
-@host_loop
-def undo_chunk(pool, groups, table, start, end, reserved):  # type: ignore[no-untyped-def]
+def undo_chunk(words, book, table, reserved, start, end):  # type: ignore[no-untyped-def]
     """Give back what `reserve_chunk` took for the chunk [start, end)."""
+    pool, (_, counters, groups, _) = cut_pool(words), cut_book(book)
+    table, reserved = borrow(table), borrow(reserved)
     for group in range(groups.shape[0]):
         size = groups[group, BLOCK_SIZE]
         if groups[group, KIND] != STATE:
             for col in range(ceil_div(start, size), ceil_div(end, size)):
-                _drop(pool, table, group, col)
+                drop_block(pool, table, group, col)
             continue
         if reserved[group, OFFSET] > 0:
-            _drop(pool, table, group, reserved[group, CHECKPOINT_COL])
-        running_col = running_state_col(end, size)
+            drop_block(pool, table, group, reserved[group, CHECKPOINT_COL])
+            counters[CHECKPOINTS_ABORTED] += 1
+        initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
         if reserved[group, COPY_FROM] != NULL_BLOCK_ID:
-            _drop(pool, table, group, running_col)
+            drop_block(pool, table, group, running_col)
             table[group, running_col] = reserved[group, COPY_FROM]
-        elif running_col != running_state_col(start, size):
-            _drop(pool, table, group, running_col)
+        elif running_col != initial_col:
+            drop_block(pool, table, group, running_col)
+        for index in range(reserved[group, NUM_NEW_SPECULATIVE]):
+            drop_block(pool, table, group, running_col + 1 + index)
+        if reserved[group, NUM_NEW_SPECULATIVE] == 0:
+            _move_speculative(table[group], running_col, initial_col, groups[group, NUM_SPECULATIVE])
 
 
 @host_loop
-def release_table(pool, table):  # type: ignore[no-untyped-def]
+def release_table(words, table):  # type: ignore[no-untyped-def]
     """Drop all that a request holds, each group's blocks from the last to the first."""
+    pool, table = cut_pool(words), borrow(table)
     for group in range(table.shape[0]):
         release_blocks(pool, table[group])
     table[:] = NULL_BLOCK_ID

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from numba_ckpt.prefix_cache.book import DECLINED, NO_BLOCKS, NOT_WORTH_IT
 from numba_ckpt.prefix_cache.observer import UnkeptState
 from numba_ckpt.prefix_cache.request import CachedRequest
 from numba_ckpt.rules import (
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["BoundaryVerdict", "explain"]
 
 Key = tuple[int, int, int]
-Unkept = dict[tuple[tuple[int, int], int], UnkeptState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,12 @@ class BoundaryVerdict:
 
 
 def _why_not_kept(cache: "HybridPrefixCache", state: UnkeptState) -> str:
-    if state.was_declined:
-        return "the worker declined to write the checkpoint"
-    if state.was_planned:
-        return "retention did not keep it"
-    return _why_invalid(cache, state)
+    why = {
+        DECLINED: "the worker declined to write the checkpoint",
+        NOT_WORTH_IT: "retention did not keep it",
+        NO_BLOCKS: "the pool had no block left for the checkpoint",
+    }
+    return why.get(state.reason) or _why_invalid(cache, state)
 
 
 def _why_invalid(cache: "HybridPrefixCache", state: UnkeptState) -> str:
@@ -93,10 +94,9 @@ def explain(cache: "HybridPrefixCache", request: CachedRequest) -> list[Boundary
     [(32, 0, 'unknown prefix'), (32, 1, 'unknown prefix'), (16, 0, 'unknown prefix'), (16, 1, 'unknown prefix')]
     """
     last, step = request.last_boundary, cache.config.hit_step
-    unkept = {(state.prefix, state.group): state for state in cache.observer.unkept}
     verdicts = [_margin(cache, position) for position in range(floor_to(request.num_tokens, step), last, -step)]
     for position in range(floor_to(last, step), 0, -step):
-        asked = [_verdict(cache, request, (group, position), unkept) for group in range(len(cache.config.groups))]
+        asked = [_verdict(cache, request, (group, position)) for group in range(len(cache.config.groups))]
         verdicts += asked
         if all(verdict.verdict == "hit" for verdict in asked):
             break
@@ -108,9 +108,7 @@ def _margin(cache: "HybridPrefixCache", position: int) -> BoundaryVerdict:
     return BoundaryVerdict(position, -1, "margin", why)
 
 
-def _verdict(
-    cache: "HybridPrefixCache", request: CachedRequest, place: tuple[int, int], unkept: Unkept
-) -> BoundaryVerdict:
+def _verdict(cache: "HybridPrefixCache", request: CachedRequest, place: tuple[int, int]) -> BoundaryVerdict:
     group, position = place
     kind = cache.config.groups[group].kind
     first, second = request.keys[position // cache.config.hash_block_size - 1].tolist()
@@ -120,8 +118,8 @@ def _verdict(
         return BoundaryVerdict(position, group, "being written", "a running step has not been committed")
     if (step := _eviction_step(cache, (first, second, group))) is not None:
         return BoundaryVerdict(position, group, "evicted", f"in step {step}")
-    if (state := unkept.get(((first, second), group))) is not None:
-        return BoundaryVerdict(position, group, "never stored", _why_not_kept(cache, state))
+    if states := cache.observer.unkept((first, second), group):
+        return BoundaryVerdict(position, group, "never stored", _why_not_kept(cache, states[-1]))
     if kind == "state" and _is_known_to_attention(cache, request, position):
         return BoundaryVerdict(position, group, "never stored", "attention longer than state: no chunk left one here")
     why = "nobody computed these tokens with this salt"

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import check_bool, check_choice, check_int, refuse
+from numba_ckpt._check import INT32_MAX, check_bool, check_choice, check_int, refuse
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning import CheckpointGeometry
-from numba_ckpt.rules import ceil_div, checkpoint_position
+from numba_ckpt.rules import checkpoint_position
 
 __all__ = ["CacheConfig", "CacheGroup"]
 
@@ -18,7 +18,7 @@ FULL, SLIDING_WINDOW, CHUNKED_LOCAL, STATE = range(4)
 KINDS = ("full", "sliding_window", "chunked_local", "state")
 
 # Columns of `CacheConfig.group_rows`.
-KIND, BLOCK_SIZE, WINDOW, ALIGNMENT, NUM_FIELDS = range(5)
+KIND, BLOCK_SIZE, WINDOW, ALIGNMENT, NUM_SPECULATIVE, NUM_FIELDS = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class CacheGroup:
     checkpoint_alignment : int, optional
         ``"state"`` alone: the backend can export states at multiples of this many tokens from a query's start; None
         means that it cannot.
+    num_speculative_blocks : int
+        ``"state"`` alone: blocks after the running state's that take the states after each draft token.
 
     Raises
     ------
@@ -53,12 +55,19 @@ class CacheGroup:
     block_size: int
     window: int | None = None
     checkpoint_alignment: int | None = None
+    num_speculative_blocks: int = 0
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
         object.__setattr__(self, "block_size", check_int("block_size", self.block_size, 1))
         self._check_optional("window", self.kind in ("sliding_window", "chunked_local"), needed=True)
         self._check_optional("checkpoint_alignment", self.kind == "state", needed=False)
+        most = INT32_MAX if self.kind == "state" else 0
+        object.__setattr__(
+            self,
+            "num_speculative_blocks",
+            check_int("num_speculative_blocks", self.num_speculative_blocks, 0, most),
+        )
 
     def _check_optional(self, name: str, has_meaning: bool, needed: bool) -> None:
         value = getattr(self, name)
@@ -117,9 +126,14 @@ class CacheConfig:
     cache_hit_alignment_tokens: int | None = None
     drop_eagle_block: bool = False
     num_hash_lookahead_tokens: int = 0
+    # Tokens of the smallest block, and the most speculative blocks: what `num_cols` needs for each request.
+    _smallest: int = field(init=False, repr=False, compare=False)
+    _num_extra: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", _check_groups(self.groups))
+        object.__setattr__(self, "_smallest", min(group.block_size for group in self.groups))
+        object.__setattr__(self, "_num_extra", max(group.num_speculative_blocks for group in self.groups))
         object.__setattr__(self, "drop_eagle_block", check_bool("drop_eagle_block", self.drop_eagle_block))
         lookahead = check_int("num_hash_lookahead_tokens", self.num_hash_lookahead_tokens, 0)
         object.__setattr__(self, "num_hash_lookahead_tokens", lookahead)
@@ -152,8 +166,8 @@ class CacheConfig:
         return checkpoint_position(num_tokens, alignment, self.drop_eagle_block, self.num_hash_lookahead_tokens)
 
     def num_cols(self, num_tokens: int) -> int:
-        """Return the block-table columns that a sequence needs in the group with the smallest blocks."""
-        return ceil_div(num_tokens, min(group.block_size for group in self.groups))
+        """Return the block-table columns that a sequence needs in every group, speculative blocks included."""
+        return -(-num_tokens // self._smallest) + self._num_extra
 
     def geometry_of(self, group: CacheGroup) -> CheckpointGeometry:
         """Return the checkpoint geometry of a state group, with the alignment that all state groups share."""
@@ -168,10 +182,17 @@ class CacheConfig:
             self.num_hash_lookahead_tokens,
         )
 
+    def sizes(self) -> list[int]:
+        """Return the units as compiled loops read them: hash block, alignment, EAGLE switch, lookahead, hit step."""
+        unit = self.hash_block_size
+        alignment = self.cache_hit_alignment_tokens or unit
+        return [unit, alignment, int(self.drop_eagle_block), self.num_hash_lookahead_tokens, self.hit_step]
+
     def group_rows(self) -> np.ndarray:
         """Return the groups as compiled loops read them: int64 [groups, NUM_FIELDS]."""
         rows = np.zeros((len(self.groups), NUM_FIELDS), np.int64)
         for row, group in zip(rows, self.groups, strict=True):
             row[KIND], row[BLOCK_SIZE], row[WINDOW] = KINDS.index(group.kind), group.block_size, group.window or 0
+            row[NUM_SPECULATIVE] = group.num_speculative_blocks
             row[ALIGNMENT] = (self.geometry_of(group).checkpoint_alignment or 0) if group.kind == "state" else 0
         return rows

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numba_ckpt.errors import LedgerError
-from numba_ckpt.prefix_cache.chunk_loops import collect_publications, max_publications
+from numba_ckpt.prefix_cache.commit_loops import collect_publications
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.request import ChunkReservation
 
@@ -48,18 +48,13 @@ class WriteLedger:
 
 
 def check_publications(
-    ledger: WriteLedger,
-    config: CacheConfig,
-    arrays: tuple[np.ndarray, np.ndarray],
-    chunk: ChunkReservation,
-    written: np.ndarray,
+    ledger: WriteLedger, config: CacheConfig, book: np.ndarray, chunk: ChunkReservation, is_declined: bool
 ) -> None:
     """Raise LedgerError unless every state that the commit of a chunk would publish is what its key says."""
     request, start, end, reserved = chunk
-    groups, sizes = arrays
-    found = np.empty((max_publications(groups, start, end), 3), np.int64)
-    count = collect_publications(groups, sizes, request.table, start, end, reserved, written, request.kept, found)
-    for block, num_tokens, group in found[:count].tolist():
+    boundaries = request.last_boundary, request.junction
+    found = collect_publications(book, request.table, reserved, start, end, is_declined, *boundaries)
+    for block, num_tokens, group in found.tolist():
         if config.groups[group].kind == "state":
             first, second = request.keys[num_tokens // config.hash_block_size - 1].tolist()
             ledger.check(group, block, (first, second), num_tokens)

@@ -1,12 +1,25 @@
 """The longest prefix that every group can serve, over a key table."""
 
-from numba_ckpt._jit import host_loop, inlined_loop
+from numba_ckpt._jit import borrow, host_loop, inlined_loop
 from numba_ckpt.cache.key_table import find_block
 from numba_ckpt.cache.pool_loops import acquire_blocks
+from numba_ckpt.cache.pool_memory import cut_pool
+from numba_ckpt.prefix_cache.book import (
+    ALIGNMENT,
+    DROP_EAGLE,
+    HIT_STEP,
+    HIT_TOKENS,
+    LOOKUPS,
+    LOST_TOKENS,
+    PROMPT_TOKENS,
+    STATES_REUSED,
+    UNIT,
+    cut_book,
+)
 from numba_ckpt.prefix_cache.groups import BLOCK_SIZE, CHUNKED_LOCAL, FULL, KIND, SLIDING_WINDOW, STATE, WINDOW
 from numba_ckpt.rules import NULL_BLOCK_ID, ceil_div, floor_div, floor_to, local_chunk_start, sliding_window_start
 
-__all__ = ["fill_table", "find_hit", "first_needed_col"]
+__all__ = ["first_needed_col", "look_up_prefix"]
 
 
 @inlined_loop
@@ -72,18 +85,21 @@ def _longest(pool, keys, unit, step, groups, limit, with_states):  # type: ignor
 
 
 @host_loop
-def find_hit(pool, keys, unit, step, groups, limit):  # type: ignore[no-untyped-def]
+def _find_hit(pool, keys, sizes, groups, last_boundary):  # type: ignore[no-untyped-def]
     """(hit, ceiling): the longest boundary that all groups serve, and that all attention groups serve.
 
-    Both are multiples of `step` tokens, at most `limit`.
+    Both are multiples of the hit step, at most `last_boundary`. With the EAGLE drop they lie one alignment unit below
+    what the attention groups know: what a draft head wrote for a unit's last token depends on the token after it.
     """
-    limit = _attention_limit(pool, keys, unit, groups, limit)
-    ceiling = _longest(pool, keys, unit, step, groups, limit, False)
-    return _longest(pool, keys, unit, step, groups, ceiling, True), ceiling
+    unit, margin = sizes[UNIT], sizes[ALIGNMENT] if sizes[DROP_EAGLE] else 0
+    limit = min(last_boundary + margin, keys.shape[0] * unit)
+    limit = min(_attention_limit(pool, keys, unit, groups, limit) - margin, last_boundary)
+    ceiling = _longest(pool, keys, unit, sizes[HIT_STEP], groups, max(limit, 0), False)
+    return _longest(pool, keys, unit, sizes[HIT_STEP], groups, ceiling, True), ceiling
 
 
 @host_loop
-def fill_table(pool, keys, unit, groups, position, table):  # type: ignore[no-untyped-def]
+def _fill_table(pool, keys, unit, groups, position, table):  # type: ignore[no-untyped-def]
     """Write the blocks that a request resuming at `position` reads into its table [groups, columns], and hold them."""
     for group in range(groups.shape[0]):
         size = groups[group, BLOCK_SIZE]
@@ -93,3 +109,19 @@ def fill_table(pool, keys, unit, groups, position, table):  # type: ignore[no-un
             end = min((col + 1) * size, position)
             table[group, col] = _block_at(pool, keys, unit, end, group)
         acquire_blocks(pool, table[group])
+
+
+@host_loop
+def look_up_prefix(words, book, keys, table, num_tokens, last_boundary):  # type: ignore[no-untyped-def]
+    """Find the longest hit of a prompt of `num_tokens`, hold its blocks in `table`, count it: (hit, ceiling)."""
+    pool, (sizes, counters, groups, _) = cut_pool(words), cut_book(book)
+    keys, table = borrow(keys), borrow(table)
+    hit, ceiling = _find_hit(pool, keys, sizes, groups, last_boundary)
+    if hit > 0:
+        _fill_table(pool, keys, sizes[UNIT], groups, hit, table)
+        counters[STATES_REUSED] += 1
+    counters[LOOKUPS] += 1
+    counters[PROMPT_TOKENS] += num_tokens
+    counters[HIT_TOKENS] += hit
+    counters[LOST_TOKENS] += ceiling - hit
+    return hit, ceiling

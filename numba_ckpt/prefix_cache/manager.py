@@ -10,7 +10,7 @@ trace of it::
     cache.commit(step)                    keys lead to the blocks, and blocks not needed any more are dropped
 """
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 import numpy as np
 
@@ -18,21 +18,17 @@ from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.prefix_cache.checks import check_abort, check_commit, check_next_chunk, check_parts, check_step
-from numba_ckpt.prefix_cache.chunk_loops import (
-    RESERVED_FIELDS,
-    commit_chunk,
-    release_table,
-    reserve_chunk,
-    undo_chunk,
-)
+from numba_ckpt.prefix_cache.book import cut_book_words, new_book
+from numba_ckpt.prefix_cache.chunk_loops import RESERVED_FIELDS, release_table, reserve_chunk, undo_chunk
+from numba_ckpt.prefix_cache.commit_loops import commit_chunk
 from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications
-from numba_ckpt.prefix_cache.longest_hit import fill_table, find_hit
+from numba_ckpt.prefix_cache.longest_hit import look_up_prefix
 from numba_ckpt.prefix_cache.observer import CacheObserver
-from numba_ckpt.prefix_cache.prefix_hashes import PrefixHasher
-from numba_ckpt.prefix_cache.request import JUNCTION, CachedRequest, ChunkReservation, PrefixHit
+from numba_ckpt.prefix_cache.prefix_hashes import ExtraKey, PrefixHasher
+from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import PROVEN, Retention
 from numba_ckpt.prefix_cache.step import CacheStep
 
@@ -95,40 +91,35 @@ class HybridPrefixCache:
             refuse("hasher", f"unit {config.hash_block_size}", f"unit {self.hasher.unit}", do)
         self.retention = retention
         self.ledger = ledger
-        self._groups = config.group_rows()
-        unit, alignment = config.hash_block_size, config.cache_hit_alignment_tokens or config.hash_block_size
-        self._sizes = np.array([unit, alignment, config.drop_eagle_block, config.num_hash_lookahead_tokens], np.int64)
-        self._hit_step = config.hit_step
-        self.observer = CacheObserver(config, retention.interval)
+        self._book = new_book([*config.sizes(), retention.interval], config.group_rows())
+        self.observer = CacheObserver(config, cut_book_words(self._book))
         self._requests: dict[str, CachedRequest] = {}
-        self._all_written = np.ones(len(config.groups), np.bool_)
-        self._none_written = np.zeros(len(config.groups), np.bool_)
 
     @property
     def counters(self) -> CacheCounters:
         """What has happened so far."""
         return self.observer.counters
 
-    def add(self, request_id: str, tokens: np.ndarray, salt: bytes = b"") -> CachedRequest:
+    def add(
+        self, request_id: str, tokens: np.ndarray, salt: bytes = b"", extra_keys: Iterable[ExtraKey] = ()
+    ) -> CachedRequest:
         """Take in a request: hash its prompt, all of it in one call.
 
         The id is not in use by another request, the prompt an integer array [T] of one token at least; the salt keeps
-        tenants apart.
+        tenants apart, extra keys what depends on more than tokens: an adapter, an image.
         """
         if not isinstance(request_id, str):
             refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
         if request_id in self._requests:
             refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
-        hashed = self.hasher.start(salt)
-        keys = self.hasher.extend(hashed, tokens)
-        num_tokens = int(tokens.shape[0])
+        hashed, keys = self.hasher.start_with(tokens, salt, extra_keys)
+        num_tokens = hashed.num_tokens
         if num_tokens == 0:
             refuse("tokens", "at least one token", "none", "drop the request")
         table = np.zeros((len(self.config.groups), self.config.num_cols(num_tokens)), np.int32)
         last_boundary = self.config.last_boundary(num_tokens)
-        kept = np.array([self.retention.interval, last_boundary, 0], np.int64)
-        self.observer.adding(num_tokens, last_boundary)
-        request = CachedRequest(request_id, num_tokens, hashed, keys, table, kept, last_boundary)
+        self.observer.warn_of_short_prompt(num_tokens, last_boundary)
+        request = CachedRequest(request_id, num_tokens, hashed, keys, table, last_boundary)
         self._requests[request_id] = request
         return request
 
@@ -154,13 +145,13 @@ class HybridPrefixCache:
         if request.num_computed_tokens:
             got = f"{request.num_computed_tokens} computed tokens"
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
-        arguments = self.pool.arrays, request.keys, self.config.hash_block_size
-        num_tokens, ceiling = find_hit(*arguments, self._hit_step, self._groups, request.last_boundary)
-        if num_tokens:
-            fill_table(*arguments, self._groups, num_tokens, request.table)
+        arguments = request.keys, request.table, request.num_tokens, request.last_boundary
+        num_tokens, ceiling = look_up_prefix(self.pool.words, self._book, *arguments)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
-        request.junction = request.kept[JUNCTION] = ceiling if ceiling > num_tokens else 0
-        return self.observer.looked_up(request, num_tokens, ceiling)
+        request.junction = ceiling if ceiling > num_tokens else 0
+        pending = self.observer.longest_pending(request, num_tokens, request.last_boundary)
+        self.observer.waits += pending > 0
+        return PrefixHit(num_tokens, ceiling, pending)
 
     def explain(self, request: CachedRequest) -> list[BoundaryVerdict]:
         """Say for each boundary of the prompt what every group could serve, and why not."""
@@ -178,7 +169,8 @@ class HybridPrefixCache:
         Returns
         -------
         ChunkReservation or None
-            None, and nothing changed, if the pool has too few blocks.
+            None, and nothing changed, if the pool has too few blocks. Where only the checkpoints do not fit, the
+            chunk goes without them.
 
         Raises
         ------
@@ -190,14 +182,15 @@ class HybridPrefixCache:
         self._check_known(request)
         check_next_chunk(step, request)
         start = request.num_computed_tokens
-        end = start + check_int("num_new_tokens", num_new_tokens, 1)
+        if type(num_new_tokens) is not int or num_new_tokens < 1:
+            num_new_tokens = check_int("num_new_tokens", num_new_tokens, 1)
+        end = start + num_new_tokens
         if end > request.num_tokens:
             do = "append tokens to the request first"
             refuse("num_new_tokens", f"at most {request.num_tokens - start}", num_new_tokens, do)
-        reserved = np.empty((len(self._groups), RESERVED_FIELDS), np.int64)
-        in_flight = request.num_in_flight > 0
-        chunk_arrays = self._groups, self._sizes, request.table, start, end, in_flight, request.kept, reserved
-        if not reserve_chunk(self.pool.arrays, *chunk_arrays):
+        reserved = np.empty((len(self.config.groups), RESERVED_FIELDS), np.int64)
+        chunk = start, end, request.num_in_flight > 0, request.last_boundary, request.junction
+        if not reserve_chunk(self.pool.words, self._book, request.table, reserved, *chunk):
             return None
         reservation = ChunkReservation(request, start, end, reserved)
         if self.ledger is not None:
@@ -229,20 +222,19 @@ class HybridPrefixCache:
         """
         check_step(step, self)
         check_commit(step, declined)
-        flags = {True: self._none_written, False: self._all_written}
-        chunks = [(chunk, flags[chunk.request.request_id in declined]) for chunk in step.reservations]
+        chunks = [(chunk, chunk.request.request_id in declined) for chunk in step.reservations]
         if self.ledger is not None:
-            for chunk, written in chunks:
-                check_publications(self.ledger, self.config, (self._groups, self._sizes), chunk, written)
+            for chunk, is_declined in chunks:
+                check_publications(self.ledger, self.config, self._book, chunk, is_declined)
         step.is_open = False
-        for (request, start, end, reserved), written in chunks:
-            chunk_arrays = self._groups, self._sizes, request.table, start, end, reserved
-            commit_chunk(self.pool.arrays, request.keys, *chunk_arrays, written, request.kept)
+        for chunk, is_declined in chunks:
+            request, start, end, reserved = chunk
+            written = start, end, is_declined, request.last_boundary, request.junction
+            commit_chunk(self.pool.words, self._book, request.keys, request.table, reserved, *written)
             request.num_in_flight -= 1
             request.num_committed_tokens = end
-        self.counters.steps_committed += 1
-        for chunk, written in chunks:
-            self.observer.committed(chunk, written is self._none_written)
+            self.observer.settled(chunk)
+        self.observer.steps_committed += 1
 
     def abort(self, step: CacheStep, has_run: bool = True) -> None:
         """Undo a step: nothing is published, and every block that it reserved is given back.
@@ -263,20 +255,20 @@ class HybridPrefixCache:
         check_step(step, self)
         check_abort(step)
         step.is_open = False
-        self.counters.steps_aborted += 1
-        for chunk in step.reservations:
-            self.observer.aborted(chunk)
-        for request, start, end, reserved in reversed(step.reservations):
-            undo_chunk(self.pool.arrays, self._groups, request.table, start, end, reserved)
+        self.observer.steps_aborted += 1
+        for chunk in reversed(step.reservations):
+            request, start, end, reserved = chunk
+            undo_chunk(self.pool.words, self._book, request.table, reserved, start, end)
             request.num_computed_tokens = start
             request.num_in_flight -= 1
-            request.has_lost_state |= has_run and ChunkReservation(request, start, end, reserved).moves_in_place
+            request.has_lost_state |= has_run and chunk.moves_in_place
+            self.observer.settled(chunk)
 
     def preempt(self, request: CachedRequest) -> None:
         """Drop all that a request holds; it starts over with a look-up, and finds what it had published."""
         self._check_idle(request)
-        release_table(self.pool.arrays, request.table)
-        request.num_computed_tokens = request.num_committed_tokens = request.junction = request.kept[JUNCTION] = 0
+        release_table(self.pool.words, request.table)
+        request.num_computed_tokens = request.num_committed_tokens = request.junction = 0
         request.has_lost_state = False
 
     def finish(self, request: CachedRequest) -> None:
@@ -284,11 +276,26 @@ class HybridPrefixCache:
         self.preempt(request)
         del self._requests[request.request_id]
 
+    def reset(self) -> None:
+        """Forget all that has been published, as after a change of the model's weights.
+
+        Raises
+        ------
+        ArgumentError
+            A request holds blocks: what it goes on to publish would mix both.
+        """
+        for request in self._requests.values():
+            if request.num_computed_tokens:
+                got = f"{request.request_id!r} with {request.num_computed_tokens} computed tokens"
+                refuse("requests", "none that holds blocks", got, "preempt or finish it first")
+        self.pool.reset()
+
     def _check_known(self, request: CachedRequest) -> None:
+        if type(request) is CachedRequest and self._requests.get(request.request_id) is request:
+            return
         if not isinstance(request, CachedRequest):
             refuse("request", "a request of this cache", type(request).__name__, "add it first", ArgumentTypeError)
-        if self._requests.get(request.request_id) is not request:
-            refuse("request", "a request of this cache", repr(request.request_id), "add it first")
+        refuse("request", "a request of this cache", repr(request.request_id), "add it first")
 
     def _check_idle(self, request: CachedRequest) -> None:
         self._check_known(request)

@@ -1,21 +1,21 @@
-"""What looks on while a cache works: counters, prefixes being written, and why states were not kept."""
+"""What looks on while a cache works: prefixes being written, states not kept, and warnings."""
 
-from collections import deque
+import warnings
 from typing import NamedTuple
 
-from numba_ckpt.prefix_cache.chunk_loops import COPY_FROM, OFFSET
-from numba_ckpt.prefix_cache.counters import CacheCounters
+import numpy as np
+
+from numba_ckpt.prefix_cache.book import NUM_REMEMBERED, NUM_UNKEPT, Book
+from numba_ckpt.prefix_cache.chunk_loops import OFFSET
+from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
 from numba_ckpt.prefix_cache.groups import CacheConfig
-from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
-from numba_ckpt.rules import NULL_BLOCK_ID, is_state_kept
+from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation
 
 __all__ = ["CacheObserver", "UnkeptState"]
 
 Prefix = tuple[int, int]
 Boundary = tuple[int, Prefix]
-
-# How many chunks `explain` can look back.
-_NUM_REMEMBERED = 65_536
+Place = tuple[str, int]
 
 
 class UnkeptState(NamedTuple):
@@ -29,10 +29,8 @@ class UnkeptState(NamedTuple):
         State group.
     position, start, end : int
         The boundary and the chunk, in tokens.
-    was_planned : bool
-        Whether the chunk had a checkpoint there, or ended there.
-    was_declined : bool
-        Whether the worker declined to write it.
+    reason : int
+        `NOT_ASKED`, `NOT_WORTH_IT`, `DECLINED` or `NO_BLOCKS` of `numba_ckpt.prefix_cache.book`.
     """
 
     prefix: Prefix
@@ -40,55 +38,67 @@ class UnkeptState(NamedTuple):
     position: int
     start: int
     end: int
-    was_planned: bool
-    was_declined: bool
+    reason: int
 
 
 class CacheObserver:
-    """Counters, pending prefixes and memory of one cache; the cache tells it what happens.
+    """Pending prefixes and memory of one cache; the cache tells it what happens.
+
+    A chunk is announced when somebody looks up while it is in flight: engines that commit before the next look-up pay
+    nothing.
 
     Attributes
     ----------
-    counters : CacheCounters
-        What has happened so far.
-    unkept : deque of UnkeptState
-        The latest states that were not kept, oldest first.
+    waits, steps_committed, steps_aborted : int
+        What compiled loops do not count.
     """
 
-    def __init__(self, config: CacheConfig, interval: int) -> None:
-        self._interval = interval
-        self.counters = CacheCounters()
-        self.unkept: deque[UnkeptState] = deque(maxlen=_NUM_REMEMBERED)
-        self._unit = config.hash_block_size
-        self._hit_step = config.hit_step
-        self._state_groups = [index for index, group in enumerate(config.groups) if group.kind == "state"]
-        self._block_sizes = [group.block_size for group in config.groups]
+    def __init__(self, config: CacheConfig, book: Book) -> None:
+        self.waits = self.steps_committed = self.steps_aborted = 0
+        self._book = book
+        self._unit, self._hit_step = config.hash_block_size, config.hit_step
+        self._has_warned = False
         self._pending: dict[Boundary, int] = {}
-        self._announced: dict[tuple[str, int], list[Boundary]] = {}
+        self._unannounced: dict[Place, ChunkReservation] = {}
+        self._announced: dict[Place, list[Boundary]] = {}
 
-    def adding(self, num_tokens: int, last_boundary: int) -> None:
-        """Warn, once, of prompts that can never be hit."""
-        if last_boundary < self._hit_step:
-            self.counters.warn_of_short_prompt(num_tokens, self._hit_step)
+    @property
+    def counters(self) -> CacheCounters:
+        """What has happened so far."""
+        counted = self._book.counters[:11].tolist()
+        return CacheCounters(*counted, self.waits, self.steps_committed, self.steps_aborted)
 
-    def looked_up(self, request: CachedRequest, num_tokens: int, attention_tokens: int) -> PrefixHit:
-        """Count a look-up, and add what is being written to its result."""
-        hit = PrefixHit(num_tokens, attention_tokens, self.longest_pending(request, num_tokens, request.last_boundary))
-        self.counters.count_lookup(request.num_tokens, hit)
-        return hit
+    def warn_of_short_prompt(self, num_tokens: int, last_boundary: int) -> None:
+        """Warn, once, of prompts into which the unit of a hit does not fit: they are never served."""
+        if last_boundary < self._hit_step and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"a prompt of {num_tokens} tokens can never be hit: hits are multiples of {self._hit_step} tokens and "
+                "leave one token (with EAGLE one unit) to compute; use a finer hash block or smaller attention blocks",
+                CacheWarning,
+                stacklevel=3,
+            )
 
     def reserved(self, chunk: ChunkReservation) -> None:
-        """Count the checkpoints and copies of a chunk, and announce the boundaries that it is about to write."""
+        """Take in a chunk whose boundaries are about to be written."""
+        self._unannounced[chunk.request.request_id, chunk.end] = chunk
+
+    def settled(self, chunk: ChunkReservation) -> None:
+        """Forget a chunk that was committed or undone."""
+        place = chunk.request.request_id, chunk.end
+        if self._unannounced.pop(place, None) is not None:
+            return
+        for boundary in self._announced.pop(place):
+            self._pending[boundary] -= 1
+            if not self._pending[boundary]:
+                del self._pending[boundary]
+
+    def _announce(self, place: Place, chunk: ChunkReservation) -> None:
         request, start, end, groups = chunk
-        positions = {end}
-        for row in groups.tolist():
-            if row[OFFSET]:
-                self.counters.checkpoints_reserved += 1
-                positions.add(start + row[OFFSET])
-            self.counters.copies += row[COPY_FROM] != NULL_BLOCK_ID
+        positions = {end, *(start + groups[groups[:, OFFSET] > 0, OFFSET]).tolist()}
         proven = positions & {request.last_boundary, request.junction}
         boundaries = [(p, self._prefix(request, p)) for p in proven if p % self._unit == 0]
-        self._announced[request.request_id, end] = boundaries
+        self._announced[place] = boundaries
         for boundary in boundaries:
             self._pending[boundary] = self._pending.get(boundary, 0) + 1
 
@@ -96,47 +106,25 @@ class CacheObserver:
         first, second = request.keys[position // self._unit - 1].tolist()
         return first, second
 
-    def _settled(self, chunk: ChunkReservation) -> None:
-        for boundary in self._announced.pop((chunk.request.request_id, chunk.end)):
-            self._pending[boundary] -= 1
-            if not self._pending[boundary]:
-                del self._pending[boundary]
-
-    def committed(self, chunk: ChunkReservation, was_declined: bool) -> None:
-        """Count the checkpoints of a chunk that is done, and remember the states that it did not leave behind."""
-        self._settled(chunk)
-        request, start, end, _ = chunk
-        rows = chunk.groups.tolist()
-        for group in self._state_groups:
-            offset = rows[group][OFFSET]
-            if offset and was_declined:
-                self.counters.checkpoints_declined += 1
-            elif offset:
-                self.counters.checkpoints_written += 1
-            planned = start + offset if offset else request.last_boundary
-            if start < planned < end and (not offset or was_declined or not self._is_kept(request, planned, group)):
-                self._remember(request, (group, planned, start, end, offset > 0, was_declined))
-            if end % self._unit == 0 and not self._is_kept(request, end, group):
-                self._remember(request, (group, end, start, end, True, False))
-
-    def _remember(self, request: CachedRequest, rest: tuple[int, int, int, int, bool, bool]) -> None:
-        self.unkept.append(UnkeptState(self._prefix(request, rest[1]), *rest))
-
-    def _is_kept(self, request: CachedRequest, position: int, group: int) -> bool:
-        if position in (request.last_boundary, request.junction):
-            return True  # spares the usual case the call
-        proven = request.last_boundary, request.junction
-        return bool(is_state_kept(position, self._interval, *proven, self._block_sizes[group]))
-
-    def aborted(self, chunk: ChunkReservation) -> None:
-        """Count the checkpoints of a chunk that was undone."""
-        self._settled(chunk)
-        self.counters.checkpoints_aborted += sum(row[OFFSET] > 0 for row in chunk.groups.tolist())
-
     def longest_pending(self, request: CachedRequest, above: int, limit: int) -> int:
         """Return the longest boundary of the prompt in (above, limit] that a step is writing; 0 if there is none."""
+        while self._unannounced:
+            self._announce(*self._unannounced.popitem())
         if not self._pending:
             return 0
         positions = {position for position, _ in self._pending if above < position <= limit}
         found = (p for p in sorted(positions, reverse=True) if (p, self._prefix(request, p)) in self._pending)
         return next(found, 0)
+
+    def unkept(self, prefix: Prefix | None = None, group: int = 0) -> list[UnkeptState]:
+        """Return the states that were not kept, oldest first: all that are remembered, or those of a prefix."""
+        count = int(self._book.sizes[NUM_UNKEPT])
+        rows = np.roll(self._book.unkept, -count, axis=0) if count > NUM_REMEMBERED else self._book.unkept[:count]
+        if prefix is not None:
+            keys = rows[:, :2].view(np.uint64)
+            rows = rows[(keys[:, 0] == prefix[0]) & (keys[:, 1] == prefix[1]) & (rows[:, 2] == group)]
+        prefixes = rows[:, :2].view(np.uint64).tolist()
+        return [
+            UnkeptState((first, second), *row)
+            for (first, second), row in zip(prefixes, rows[:, 2:7].tolist(), strict=True)
+        ]

@@ -16,6 +16,7 @@ from numba_ckpt.prefix_cache.siphash import KEY_BYTES, check_key
 __all__ = ["ExtraKey", "PrefixHasher", "PrefixState"]
 
 _INT64_MAX = 2**63 - 1
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _NO_TOKENS = np.empty(0, np.int32)
 _NO_EXTRAS = UnitExtras([], [])
 
@@ -140,6 +141,18 @@ class PrefixHasher:
         """Return the state of an empty sequence, to be extended as its tokens arrive."""
         return PrefixState(self, self._chain.start(_check_bytes("salt", salt)), [])
 
+    def start_with(
+        self, tokens: np.ndarray, salt: bytes = b"", extra_keys: Iterable[ExtraKey] = ()
+    ) -> tuple[PrefixState, np.ndarray]:
+        """Return the state after a prompt and the digests of its units: `start` and `extend` in one, sooner done."""
+        tokens = _check_tokens(tokens)
+        extras, waiting = self._sort_extra_keys([], extra_keys, 0, tokens.size)
+        state = PrefixState(self, self._chain.start(_check_bytes("salt", salt)), waiting)
+        digests = self._advance(state._chain, tokens, extras)
+        state.num_tokens = tokens.size
+        state._tail = tokens[len(digests) * self.unit :].astype(np.int32)
+        return state, digests
+
     def extend(self, state: PrefixState, new_tokens: np.ndarray, extra_keys: Iterable[ExtraKey] = ()) -> np.ndarray:
         """Append tokens to a sequence and hash the units that they complete.
 
@@ -237,6 +250,10 @@ def _check_extra_keys(extra_keys: Any, first: int, num_tokens: int) -> list[Extr
 
 def _check_tokens(tokens: Any) -> np.ndarray:
     """Return tokens as a contiguous, writable int32 or int64 array; that is, as they are, but for rare ones."""
+    # The usual case first, by identity: comparing dtypes takes longer than hashing a short prompt.
+    if type(tokens) is np.ndarray and (tokens.dtype is _INT32 or tokens.dtype is _INT64):
+        if tokens.ndim == 1 and tokens.flags.carray:
+            return tokens
     if not isinstance(tokens, np.ndarray):
         do = "wrap it with numpy.asarray; hashing runs on the host"
         refuse("tokens", "a 1-d NumPy array of integers", describe(tokens), do, ArgumentTypeError)

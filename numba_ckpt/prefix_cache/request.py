@@ -10,9 +10,6 @@ from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.prefix_hashes import PrefixState
 from numba_ckpt.rules import NULL_BLOCK_ID
 
-# Entries of `CachedRequest.kept`.
-INTERVAL, LAST_BOUNDARY, JUNCTION = range(3)
-
 __all__ = ["CachedRequest", "ChunkReservation", "PrefixHit"]
 
 
@@ -50,9 +47,6 @@ class CachedRequest:
         uint64 [units, 2], digest of each prefix of whole hash blocks.
     table : ndarray
         int32 [groups, columns], the blocks that it holds; position-indexed, null where it holds none.
-    kept : ndarray
-        int64 [3], state boundaries worth keeping: multiples of the first entry (0: none), the prompt's last reusable
-        boundary, the junction.
     last_boundary : int
         Last boundary of the prompt that a hit may reach; 0 if there is none.
     num_computed_tokens : int
@@ -72,7 +66,6 @@ class CachedRequest:
     hashed: PrefixState
     keys: np.ndarray
     table: np.ndarray
-    kept: np.ndarray
     last_boundary: int
     num_computed_tokens: int = 0
     junction: int = 0
@@ -101,9 +94,10 @@ class ChunkReservation(NamedTuple):
     start, end : int
         Token range that the step computes.
     groups : ndarray
-        int64 [groups, 6], zeros but for state groups: the checkpoint's offset (0: none), column and block, the block
-        that the initial state is read from (0: the sequence starts here), the block of the running state, and a block
-        to copy into it before the step (0: none).
+        int64 [groups, 8], zeros but for state groups: the checkpoint's offset (0: none), column and block, the block
+        that the initial state is read from (0: the sequence starts here), the block of the running state, a block to
+        copy into it before the step (0: none), the offset of a checkpoint done without for want of blocks, and how many
+        speculative blocks are new.
     """
 
     request: CachedRequest

@@ -30,7 +30,8 @@ CHAIN_WORDS = 5
 """A chain: the four state words, and how many message words they have absorbed."""
 
 _LANES = 32
-_TILE_WORDS = 32
+# 1 KiB of a unit at a time: memory is read in long runs, and a tile of all lanes stays in the nearest cache.
+_TILE_WORDS = 128
 _UNROLLED = 8
 # Full vectors only: a loop over a few lanes more costs less than its scalar remainder.
 _VECTOR_LANES = 8
@@ -51,12 +52,25 @@ def _gather(tokens, start, stride, num_words, words, num_lanes):  # type: ignore
     for lane in range(num_lanes):
         # Unsigned, for numba would look for a negative index at every access.
         at = uint64(start + lane * stride)
-        for first in range(0, num_words - _UNROLLED + 1, _UNROLLED):
-            for word in range(first, first + _UNROLLED):
-                bits |= _pair(tokens, at + uint64(2 * word), words, word, lane)
-        for word in range(num_words // _UNROLLED * _UNROLLED, num_words):
+        for word in range(num_words):
             bits |= _pair(tokens, at + uint64(2 * word), words, word, lane)
     return bits
+
+
+@host_loop
+def _gather_pairs(pairs, start, stride, num_words, words, num_lanes):  # type: ignore[no-untyped-def]
+    """Do the same for int32 tokens in units of an even length, which lie in memory as the words that they make."""
+    bits = uint64(0)
+    for lane in range(num_lanes):
+        at = uint64(start + lane * stride)
+        for first in range(0, num_words - _UNROLLED + 1, _UNROLLED):
+            for word in range(first, first + _UNROLLED):
+                words[word, lane] = pairs[at + uint64(word)]
+                bits |= pairs[at + uint64(word)]
+        for word in range(num_words // _UNROLLED * _UNROLLED, num_words):
+            words[word, lane] = pairs[at + uint64(word)]
+            bits |= pairs[at + uint64(word)]
+    return int64((bits | (bits >> uint64(32))) & uint64(0xFFFFFFFF))
 
 
 @host_loop
@@ -130,9 +144,13 @@ def _hash_contents(tokens, start, unit, lanes, words, num_lanes, padded):  # typ
     """Leave the content digests of the units from token `start` on in the lanes; return all tokens' bits."""
     bits = int64(0)
     num_pairs = unit // 2
+    pairs = tokens[: tokens.size // 2 * 2].view(np.uint64)
     for first in range(0, num_pairs, _TILE_WORDS):
         num_words = min(_TILE_WORDS, num_pairs - first)
-        bits |= _gather(tokens, start + 2 * first, unit, num_words, words, num_lanes)
+        if tokens.itemsize == 4 and unit & 1 == 0:
+            bits |= _gather_pairs(pairs, start // 2 + first, num_pairs, num_words, words, num_lanes)
+        else:
+            bits |= _gather(tokens, start + 2 * first, unit, num_words, words, num_lanes)
         _absorb_lanes(lanes, words, num_words, padded)
     bits |= _gather_last(tokens, start, unit, words, num_lanes)
     _absorb_lanes(lanes, words, 1, padded)

@@ -18,6 +18,8 @@ class CacheStep:
         Their requests, one chunk each.
     """
 
+    __slots__ = ("cache", "is_open", "request_ids", "reservations")
+
     def __init__(self, cache: Any) -> None:
         self.reservations: list[ChunkReservation] = []
         self.request_ids: set[str] = set()

@@ -7,7 +7,7 @@ import numpy as np
 
 from numba_ckpt._check import refuse
 from numba_ckpt._jit import host_loop
-from numba_ckpt.cache.pool_loops import NUM_IDLE
+from numba_ckpt.cache.pool_memory import NUM_IDLE
 from numba_ckpt.prefix_cache import CacheStep, ChunkReservation, HybridPrefixCache, PrefixHasher, WriteLedger
 from numba_ckpt.replay.options import STATE_GROUP, ReplayOptions
 from numba_ckpt.replay.result import Chunk, ReplayResult

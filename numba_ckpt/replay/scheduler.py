@@ -23,7 +23,6 @@ from numba_ckpt.prefix_cache import (
     PrefixHit,
     split_prefill,
 )
-from numba_ckpt.prefix_cache.request import LAST_BOUNDARY
 from numba_ckpt.replay.options import ReplayOptions
 from numba_ckpt.replay.result import Chunk, ReplayResult, RequestTimeline
 from numba_ckpt.replay.trace import TraceRequest, output_tokens, prompt_tokens, reuse_ceiling
@@ -270,7 +269,7 @@ class Scheduler:
     def _count_hit(self, active: ActiveRequest, hit: PrefixHit) -> None:
         """Count what the cache spared of a prompt, and which part of the trace's ceiling was lost to what."""
         counts, ceiling = self._result.counts, self._ceilings[active.number]
-        step, limit = self._cache.config.hit_step, int(active.cached.kept[LAST_BOUNDARY])
+        step, limit = self._cache.config.hit_step, active.cached.last_boundary
         boundary = max(floor_to(min(ceiling, limit), step), hit.attention_tokens)
         counts.resumed_requests += hit.num_tokens > 0
         counts.input_tokens += active.num_prompt_tokens

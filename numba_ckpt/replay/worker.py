@@ -8,7 +8,14 @@ from numba_ckpt.checkpoint import CheckpointTargets, ConvInput, InitialConvState
 from numba_ckpt.errors import VerificationError
 from numba_ckpt.planning import BatchLayout, CheckpointPlan, compute_prefill_checkpoints
 from numba_ckpt.prefix_cache import ChunkReservation, WriteLedger
-from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, OFFSET, RUNNING_BLOCK
+from numba_ckpt.prefix_cache.chunk_loops import (
+    CHECKPOINT_BLOCK,
+    COPY_FROM,
+    INITIAL_BLOCK,
+    OFFSET,
+    RUNNING_BLOCK,
+    SKIPPED_OFFSET,
+)
 from numba_ckpt.replay.model import CHANNELS, LayerModel, LayerStates
 from numba_ckpt.replay.options import STATE_GROUP, ReplayOptions
 from numba_ckpt.replay.result import StageTimes
@@ -31,6 +38,8 @@ class StepRows:
         self.query_start_loc = np.concatenate(([0], np.cumsum(self.query_lens)))
         reserved = np.stack([chunk.groups[STATE_GROUP] for _, chunk in rows])
         self.offsets, self.checkpoint_blocks = reserved[:, OFFSET], reserved[:, CHECKPOINT_BLOCK]
+        # Where the pool was short of blocks the planner still sees a checkpoint, and its export finds no block.
+        self.planned_offsets = self.offsets + reserved[:, SKIPPED_OFFSET]
         self.running_blocks, self.copied_blocks = reserved[:, RUNNING_BLOCK], reserved[:, COPY_FROM]
         self.is_copied = self.copied_blocks != NULL_BLOCK_ID
         self.read_blocks = np.where(self.is_copied, self.running_blocks, reserved[:, INITIAL_BLOCK])
@@ -114,11 +123,11 @@ class Worker:
     def _plan(self, rows: StepRows) -> CheckpointPlan:
         with self._times.measure("plan"):
             plan = compute_prefill_checkpoints(rows.ends, rows.query_lens, self._geometry)
-        differs = np.flatnonzero(plan.offsets != rows.offsets)
+        differs = np.flatnonzero(plan.offsets != rows.planned_offsets)
         if differs.size:
             row = int(differs[0])
             raise VerificationError(
-                f"request {rows.actives[row].number}: expected a checkpoint at offset {rows.offsets[row]} of its chunk "
+                f"request {rows.actives[row].number}: expected a checkpoint at offset {rows.planned_offsets[row]} of its chunk "
                 f"[{rows.starts[row]}, {rows.ends[row]}), got {plan.offsets[row]} from the planner; "
                 "scheduler and worker must have the same geometry"
             )

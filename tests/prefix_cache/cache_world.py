@@ -1,6 +1,7 @@
 """A small engine around the prefix cache: requests, open steps, a worker with contents, and a check at every turn."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -89,6 +90,7 @@ class CacheWorld:
         if fate != WAITS and step.reservations:
             read = self.worker.execute(step, self.prompts, declined, fails=fate == FAILS)
         for chunk in step.reservations:
+            self.seen["skipped"] += int((chunk.groups[:, 6] > 0).sum())
             self.seen["checkpoints"] += int((chunk.groups[:, 0] > 0).sum())
             self.seen["copies"] += len(chunk.copies)
             self.seen["pipelined"] += chunk.request.num_in_flight > 1
@@ -171,6 +173,15 @@ class CacheWorld:
         else:
             self.cache.finish(self.requests.pop(name))
 
+    def reset(self):
+        """Forget all keys, which the cache refuses while a request holds blocks."""
+        if any(request.num_computed_tokens for request in self.requests.values()):
+            self._refused(self.cache.reset)
+        else:
+            self.cache.reset()
+            assert self.published() == set()
+            self.seen["resets"] += 1
+
     def close(self):
         """Settle all steps and finish all requests: nothing may be held then."""
         while self.open:
@@ -217,7 +228,11 @@ class CacheWorld:
         for request in self.requests.values():
             if request.num_in_flight == 0:
                 for group, row in zip(self.config.groups, request.table, strict=True):
-                    assert set(np.nonzero(row)[0].tolist()) == held_cols(group, request.num_computed_tokens)
+                    held = set(np.nonzero(row)[0].tolist())
+                    # A hit holds nothing for drafts yet.
+                    of_hit = held_cols(replace(group, num_speculative_blocks=0), request.num_computed_tokens)
+                    assert held in (held_cols(group, request.num_computed_tokens), of_hit)
+                    self.seen["drafts"] += held > of_hit
 
     def _snapshot(self, request):
         arrays = (*self.pool.arrays, request.table)

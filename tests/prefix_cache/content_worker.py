@@ -99,8 +99,12 @@ class ContentWorker:
         count = 0
         for index, plan in self._plan(chunks).items():
             for chunk, planned in zip(chunks, plan, strict=True):
-                offset, col, block, initial, running, copied = chunk.groups[index].tolist()
-                assert planned == (offset, col, block)
+                offset, col, block, initial, running, copied, skipped, _ = chunk.groups[index].tolist()
+                if skipped:  # the planner finds no block there, and the exporter writes nothing
+                    assert (offset, col, block) == (0, -1, 0)
+                    assert planned[::2] == (skipped, 0)
+                else:
+                    assert planned == (offset, col, block)
                 assert (offset > 0) == (block != 0)
                 assert not offset or block not in (initial, running, copied)
                 assert chunk.request.table[index, (chunk.end - 1) // self.groups[index].block_size] == running != 0
@@ -112,7 +116,7 @@ class ContentWorker:
         blocks = set()
         for index, group in enumerate(self.groups):
             if group.kind == "state":
-                _, _, _, initial, running, copied = chunk.groups[index].tolist()
+                _, _, _, initial, running, copied, _, _ = chunk.groups[index].tolist()
                 assert (initial != 0) == (chunk.start > 0)
                 assert not copied or copied == initial != running
                 if initial:
@@ -131,8 +135,12 @@ class ContentWorker:
         blocks = set()
         for index, group in enumerate(self.groups):
             if group.kind == "state":
-                _, _, checkpoint, _, running, _ = chunk.groups[index].tolist()
-                blocks |= {checkpoint, running} - {0}
+                _, _, checkpoint, _, running, *_ = chunk.groups[index].tolist()
+                row = chunk.request.table[index]
+                after = (chunk.end - 1) // group.block_size + 1
+                speculative = row[after : after + group.num_speculative_blocks].tolist()
+                assert len(set(speculative) - {0}) == group.num_speculative_blocks
+                blocks |= {checkpoint, running, *speculative} - {0}
             else:
                 cols = slice(chunk.start // group.block_size, (chunk.end - 1) // group.block_size + 1)
                 blocks |= set(chunk.request.table[index, cols].tolist())
@@ -145,7 +153,7 @@ class ContentWorker:
         assert (records["ref_count"] == 1).all(), "a block that others hold is written"
 
     def _write_states(self, chunk, index, prompt, declines, fails):
-        offset, _, checkpoint, _, running, _ = chunk.groups[index].tolist()
+        offset, _, checkpoint, _, running, *_ = chunk.groups[index].tolist()
         if offset and not declines:
             self._write_state(index, checkpoint, prompt, chunk.start + offset, fails)
         self._write_state(index, running, prompt, chunk.end, fails)

@@ -10,14 +10,15 @@ def last_boundary(config, num_tokens):
     return max((p for p in range(0, num_tokens + 1, alignment) if p + beyond <= num_tokens), default=0)
 
 
-def _serves(index, group, published, prompt, position):
+def _serves(index, group, published, prompt, position, margin, limit):
     if group.kind == "state":
         return (index, prompt.prefix(position)) in published
     if position % group.block_size:
         return False
-    seen = range(visible_from(group, position), position)
+    beyond = margin if group.kind == "full" else 0
+    seen = range(visible_from(group, position), position + beyond)
     ends = {(token // group.block_size + 1) * group.block_size for token in seen}
-    return all((index, prompt.prefix(end)) in published for end in ends)
+    return all(end <= limit and (index, prompt.prefix(end)) in published for end in ends)
 
 
 def longest_hit(config, published, prompt):
@@ -28,11 +29,15 @@ def longest_hit(config, published, prompt):
     groups = list(enumerate(config.groups))
     attention = [(index, group) for index, group in groups if group.kind != "state"]
     last = last_boundary(config, len(prompt.text))
+    # What a draft head wrote for a token depends on the next one, so the next unit has to be known as well.
+    margin = config.cache_hit_alignment_tokens if config.drop_eagle_block else 0
     boundaries = range(last, 0, -config.cache_hit_alignment_tokens)
 
     def longest(served):
         whole = (p for p in boundaries if all(p % group.block_size == 0 for _, group in attention))
-        return next((p for p in whole if all(_serves(*g, published, prompt, p) for g in served)), 0)
+        return next(
+            (p for p in whole if all(_serves(*g, published, prompt, p, margin, last + margin) for g in served)), 0
+        )
 
     return longest(groups), longest(attention)
 
@@ -60,5 +65,5 @@ def held_cols(group, position):
     """Table columns that a request holds once `position` tokens are done."""
     end = -(-position // group.block_size)
     if group.kind == "state":
-        return set(range(max(end - 1, 0), end))
+        return set(range(max(end - 1, 0), end + (group.num_speculative_blocks if position else 0)))
     return set(range(visible_from(group, position) // group.block_size, end))

@@ -88,7 +88,7 @@ def test_a_block_end_that_retention_kept_is_not_called_dropped():
     groups = CacheGroup("full", 16), CacheGroup("state", 64, checkpoint_alignment=16)
     cache = HybridPrefixCache(CacheConfig(groups, 16), 100)
     serve(cache, "first", prompt(100), chunks=[64, 36])
-    assert not [state for state in cache.observer.unkept if state.position == 64]
+    assert not [state for state in cache.observer.unkept() if state.position == 64]
     assert verdicts(cache, np.concatenate((prompt(64), prompt(32, start=500))))[64, 1][0] == "hit"
 
 

@@ -127,6 +127,14 @@ CALLS = {
     "a finish in flight": (lambda e: e.cache.finish(e.piped), "request", "2 in flight"),
     "a finish again": (lambda e: e.cache.finish(e.gone), "request", "'gone'"),
     "a finish of a name": (lambda e: e.cache.finish("fresh"), "request", "str"),
+    # reset
+    "a reset under requests": (lambda e: e.cache.reset(), "requests", "computed tokens"),
+    "a reset under held blocks": (lambda e: e.cache.pool.reset(), "pool", "held"),
+    "an extra key beyond the prompt": (
+        lambda e: e.cache.add("new", PROMPT, extra_keys=[(41, b"image")]),
+        "extra_keys",
+        "41",
+    ),
     # the pool
     "a free block released": (lambda e: e.cache.pool.release([63]), "blocks", "63 at entry 0"),
     "a block released twice": (
@@ -199,6 +207,16 @@ PARTS = {
     "a sliding window without one": (lambda: CacheGroup("sliding_window", 4), "window", "None"),
     "a window of 0": (lambda: CacheGroup("chunked_local", 4, 0), "window", "0"),
     "checkpoints of attention": (lambda: CacheGroup("full", 4, None, 2), "checkpoint_alignment", "2"),
+    "drafts of attention": (
+        lambda: CacheGroup("full", 4, num_speculative_blocks=1),
+        "num_speculative_blocks",
+        "1",
+    ),
+    "fewer drafts than none": (
+        lambda: CacheGroup("state", 4, num_speculative_blocks=-1),
+        "num_speculative_blocks",
+        "-1",
+    ),
     "an alignment of no tokens": (lambda: CacheGroup("state", 4, None, 0), "checkpoint_alignment", "0"),
 }
 

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from numba_ckpt.errors import ArgumentError
 from numba_ckpt.prefix_cache import (
     DENSE,
     CacheConfig,
     CacheGroup,
+    ExtraKey,
     HybridPrefixCache,
     PrefillProgress,
     SplitPolicy,
@@ -17,8 +19,9 @@ from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, CHECKPOINT_COL
 STATE = 1
 
 
-def make_cache(attention, state, unit, num_blocks=4096, alignment=16, **options):
-    config = CacheConfig((CacheGroup("full", attention), CacheGroup("state", state, None, alignment)), unit)
+def make_cache(attention, state, unit, num_blocks=4096, alignment=16, drop_eagle_block=False, **options):
+    groups = CacheGroup("full", attention), CacheGroup("state", state, None, alignment)
+    config = CacheConfig(groups, unit, drop_eagle_block=drop_eagle_block)
     return HybridPrefixCache(config, num_blocks, **options)
 
 
@@ -129,6 +132,21 @@ def test_b52_a_shorter_prompt_takes_no_state_from_a_longer_one():
     assert cache.look_up(cache.add("abc again", np.arange(49))).num_tokens == 48
 
 
+def test_b55_a_pool_without_a_block_for_the_checkpoint_goes_without_it():
+    # 32 slots: the owner holds one state and one attention block, the holder 15 and one, the rest is held below.
+    cache = make_cache(16, 16, 16, num_blocks=33)
+    owner, holder = (cache.add(name, np.arange(250) + n) for n, name in enumerate(("a", "b")))
+    compute(cache, owner, 16)
+    compute(cache, holder, 240)
+    spare = cache.pool.num_available
+    locked = cache.pool.allocate(spare - 3)
+    chunk = compute(cache, owner, 32)  # two attention blocks and a running state, and none left for its checkpoint
+    assert chunk.groups[STATE, [OFFSET, CHECKPOINT_COL, CHECKPOINT_BLOCK]].tolist() == [0, -1, 0]
+    assert (cache.counters.checkpoints_skipped, cache.pool.num_available) == (1, 1)
+    cache.pool.release(locked)
+    cache.pool.check_integrity()
+
+
 def test_b55_a_pool_without_a_block_to_spare_refuses_and_changes_nothing():
     cache = make_cache(16, 16, 16, num_blocks=33)
     owner, holder, waiting = (cache.add(name, np.arange(250) + n) for n, name in enumerate(("a", "b", "c")))
@@ -141,6 +159,71 @@ def test_b55_a_pool_without_a_block_to_spare_refuses_and_changes_nothing():
     assert before == [array.tobytes() for array in cache.pool.arrays]
     cache.finish(holder)
     assert cache.reserve(step, waiting, 234) is not None
+
+
+def test_skipped_checkpoints_are_explained():
+    cache = make_cache(16, 16, 16, num_blocks=12)
+    request = cache.add("request", np.arange(100))
+    locked = cache.pool.allocate(3)
+    compute(cache, request, 100)  # seven attention blocks and a state
+    cache.pool.release(locked)
+    again = cache.add("again", np.arange(100))
+    assert cache.look_up(again) == (0, 96, 0)
+    reasons = [verdict.reason for verdict in cache.explain(again) if verdict.num_tokens == 96]
+    assert "the pool had no block left for the checkpoint" in reasons
+
+
+def test_the_eagle_drop_gives_up_the_last_unit_of_any_hit():
+    # The draft head's last token of a unit depends on the next token, in which two prompts may differ.
+    cache = make_cache(16, 16, 16, retention=DENSE, drop_eagle_block=True)
+    request = cache.add("first", np.arange(100))
+    compute(cache, request, 48)
+    other = np.arange(100)
+    other[60:] += 1
+    # 48 tokens are known to both groups, states among them at 32 and 48.
+    assert cache.look_up(cache.add("other", other))[:2] == (32, 32)
+    assert cache.pool.find(request.keys[2:3], STATE).size == 1
+
+
+def test_speculative_blocks_move_with_the_running_state():
+    groups = CacheGroup("full", 16), CacheGroup("state", 16, checkpoint_alignment=16, num_speculative_blocks=2)
+    cache = HybridPrefixCache(CacheConfig(groups, 16), 64)
+    request = cache.add("request", np.arange(100))
+    assert request.table.shape == (2, 9)
+    compute(cache, request, 40)
+    first = request.table[STATE].tolist()
+    assert [col for col, block in enumerate(first) if block] == [2, 3, 4]
+    compute(cache, request, 30)
+    second = request.table[STATE].tolist()
+    assert [col for col, block in enumerate(second) if block] == [4, 5, 6]
+    assert second[5:7] == first[3:5]
+    step = cache.begin_step()
+    cache.reserve(step, request, 30)
+    cache.abort(step, has_run=False)
+    assert request.table[STATE].tolist() == second
+    cache.finish(request)
+    assert cache.pool.num_available == 63
+
+
+def test_a_reset_forgets_all_prefixes():
+    cache = make_cache(16, 16, 16)
+    request = cache.add("request", np.arange(100))
+    compute(cache, request)
+    with pytest.raises(ArgumentError, match=r"requests: expected none that holds blocks, got 'request' with 100"):
+        cache.reset()
+    cache.finish(request)
+    assert cache.pool.num_cached > 0
+    cache.reset()
+    assert (cache.pool.num_cached, cache.pool.num_available) == (0, cache.pool.num_blocks - 1)
+    assert cache.look_up(cache.add("again", np.arange(100))) == (0, 0, 0)
+
+
+def test_extra_keys_keep_adapters_apart():
+    cache = make_cache(16, 16, 16)
+    compute(cache, cache.add("one", np.arange(100), extra_keys=[ExtraKey(0, b"adapter 1")]))
+    assert cache.look_up(cache.add("plain", np.arange(100))).num_tokens == 0
+    assert cache.look_up(cache.add("two", np.arange(100), extra_keys=[ExtraKey(0, b"adapter 2")])).num_tokens == 0
+    assert cache.look_up(cache.add("same", np.arange(100), extra_keys=[ExtraKey(0, b"adapter 1")])).num_tokens == 96
 
 
 def test_b56_a_reservation_that_the_worker_declined_is_dropped():

@@ -33,11 +33,13 @@ def draw_config(choose):
     """A model of few groups with small blocks; `choose` picks from a list."""
     unit = choose([1, 2, 2, 3])
     alignments = [choose([1, 1, 2, 3]), choose([1, 2])] if choose([True, True, True, False]) else [None, 2]
+    num_drafts = choose([0, 0, 0, 1, 2, 3])
     groups = []
     for kind in choose(MODELS):
         window = choose([1, 2, 3, 5, 6, 8]) if kind in ("sliding_window", "chunked_local") else None
         size = unit * (choose([1, 2, 3, 4]) if kind == "state" else choose([1, 1, 1, 2]))
-        groups.append(CacheGroup(kind, size, window, alignments[len(groups) % 2] if kind == "state" else None))
+        own = (alignments[len(groups) % 2], num_drafts) if kind == "state" else (None, 0)
+        groups.append(CacheGroup(kind, size, window, *own))
     alignment = choose([None, None, unit, 2 * unit])
     return CacheConfig(groups, unit, alignment, choose([False, False, True]), choose([0, 0, 0, 1, 4]))
 
@@ -94,12 +96,14 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.world.append(self.pick(index), output)
         self.world.run_step([self.pick(index)], 1, RUNS, split=False)
 
-    @rule(event=st.sampled_from(["abort", "preempt", "finish", "finish"]), index=st.integers(0, 5))
+    @rule(event=st.sampled_from(["abort", "preempt", "finish", "finish", "reset"]), index=st.integers(0, 5))
     def disturb(self, event, index):
         if event == "abort" and self.world.open:
             self.world.abort(self.world.open[-1 - index % len(self.world.open)])
         elif event == "preempt":
             self.world.preempt(self.pick(index))
+        elif event == "reset":
+            self.world.reset()
         elif len(self.world.requests) > 1:
             self.world.finish(self.pick(index))
 
@@ -140,6 +144,8 @@ def live(world, rng, num_events):
             world.append(rng.choice(names), rng.choice(["a", "b", "bcbcbcb"]))
         elif event < 0.92:
             world.preempt(rng.choice(names))
+        elif event < 0.93:
+            world.reset()
         else:
             world.finish(rng.choice(names))
         world.check()

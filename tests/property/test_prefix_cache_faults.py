@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from numba_ckpt.cache.pool_loops import release_blocks
+from numba_ckpt.cache.pool_memory import cut_pool_words
 from numba_ckpt.errors import LedgerError
 from numba_ckpt.prefix_cache import HybridPrefixCache, manager
 from numba_ckpt.prefix_cache.chunk_loops import COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
@@ -34,17 +35,19 @@ def publish_at_reserve(patch):
 
 def key_of_another_boundary(patch):
     commit = manager.commit_chunk
-    patch.setattr(manager, "commit_chunk", lambda pool, keys, *rest: commit(pool, np.roll(keys, 1, axis=0), *rest))
+    patch.setattr(
+        manager, "commit_chunk", lambda words, book, keys, *rest: commit(words, book, np.roll(keys, 1, axis=0), *rest)
+    )
 
 
 def retire_at_reserve(patch):
     reserve = manager.reserve_chunk
 
-    def early(pool, groups, sizes, table, *rest):
-        done = reserve(pool, groups, sizes, table, *rest)
-        for row, reserved in zip(table, rest[-1], strict=True):
+    def early(words, book, table, groups, *rest):
+        done = reserve(words, book, table, groups, *rest)
+        for row, reserved in zip(table, groups, strict=True):
             if done and reserved[INITIAL_BLOCK] not in (0, reserved[RUNNING_BLOCK], reserved[COPY_FROM]):
-                release_blocks(pool, row[row == reserved[INITIAL_BLOCK]])
+                release_blocks(cut_pool_words(words), row[row == reserved[INITIAL_BLOCK]])
                 row[row == reserved[INITIAL_BLOCK]] = 0
         return done
 
@@ -54,9 +57,9 @@ def retire_at_reserve(patch):
 def retire_never(patch):
     commit = manager.commit_chunk
 
-    def keep_initial(pool, keys, groups, sizes, table, *rest):
-        before = table.copy()
-        commit(pool, keys, groups, sizes, table, *rest)
+    def keep_initial(words, book, keys, table, *rest):
+        before, pool = table.copy(), cut_pool_words(words)
+        commit(words, book, keys, table, *rest)
         for block in before[(before != table) & (pool.blocks["ref_count"][before] == 0)]:
             pool.blocks[block]["ref_count"] += 1
 
@@ -66,12 +69,12 @@ def retire_never(patch):
 def no_copy_of_a_shared_state(patch):
     reserve = manager.reserve_chunk
 
-    def in_place(pool, groups, sizes, table, *rest):
-        done = reserve(pool, groups, sizes, table, *rest)
-        for row, reserved in zip(table, rest[-1], strict=True):
+    def in_place(words, book, table, groups, *rest):
+        done = reserve(words, book, table, groups, *rest)
+        for row, reserved in zip(table, groups, strict=True):
             if done and reserved[COPY_FROM]:
                 new = row == reserved[RUNNING_BLOCK]
-                release_blocks(pool, row[new])
+                release_blocks(cut_pool_words(words), row[new])
                 row[new] = reserved[RUNNING_BLOCK] = reserved[COPY_FROM]
                 reserved[COPY_FROM] = 0
         return done
@@ -82,8 +85,8 @@ def no_copy_of_a_shared_state(patch):
 def no_copy_of_a_state_in_flight(patch):
     reserve = manager.reserve_chunk
 
-    def forgetful(pool, groups, sizes, table, start, end, in_flight, keep, reserved):
-        return reserve(pool, groups, sizes, table, start, end, False, keep, reserved)
+    def forgetful(words, book, table, groups, start, end, in_flight, *boundaries):
+        return reserve(words, book, table, groups, start, end, False, *boundaries)
 
     patch.setattr(manager, "reserve_chunk", forgetful)
 
@@ -91,10 +94,10 @@ def no_copy_of_a_state_in_flight(patch):
 def leak_on_abort(patch):
     undo = manager.undo_chunk
 
-    def leaky(pool, groups, table, start, end, reserved):
+    def leaky(words, book, table, reserved, start, end):
         held = reserved[reserved[:, RUNNING_BLOCK] != reserved[:, INITIAL_BLOCK], RUNNING_BLOCK]
-        undo(pool, groups, table, start, end, reserved)
-        pool.blocks["ref_count"][held[held > 0]] += 1
+        undo(words, book, table, reserved, start, end)
+        cut_pool_words(words).blocks["ref_count"][held[held > 0]] += 1
 
     patch.setattr(manager, "undo_chunk", leaky)
 
@@ -112,9 +115,25 @@ def commits_in_any_order(patch):
     patch.setattr(manager, "check_commit", lambda step, declined: None)
 
 
-def no_window_before_the_hit(patch):
-    find = manager.find_hit
-    patch.setattr(manager, "find_hit", lambda *arguments: (find(*arguments)[1],) * 2)
+def speculative_blocks_left_behind(patch):
+    reserve = manager.reserve_chunk
+
+    def forgetful(words, book, table, groups, *rest):
+        before = table.copy()
+        done = reserve(words, book, table, groups, *rest)
+        for row, old, reserved in zip(table, before, groups, strict=True):
+            moved = (old != 0) & (row == 0) & np.isin(old, row)
+            if done and reserved[RUNNING_BLOCK] and moved.any():
+                row[np.isin(row, old[moved])] = 0
+                row[moved] = old[moved]
+        return done
+
+    patch.setattr(manager, "reserve_chunk", forgetful)
+
+
+def hits_without_states(patch):
+    look_up = manager.look_up_prefix
+    patch.setattr(manager, "look_up_prefix", lambda *arguments: (look_up(*arguments)[1],) * 2)
 
 
 FAULTS = [
@@ -128,7 +147,8 @@ FAULTS = [
     lost_states_forgotten,
     declined_checkpoints_published,
     commits_in_any_order,
-    no_window_before_the_hit,
+    speculative_blocks_left_behind,
+    hits_without_states,
 ]
 
 

@@ -62,10 +62,13 @@ def _longest_hit(
 ) -> tuple[int, int]:
     """The hit, and how far attention goes beyond it; 0 if it does not."""
     block, limit = options.attention_block_size, _last_boundary(request, options)
-    known = 0
-    while known + block <= limit and _prefix(request, known + block) in attention:
+    # With the EAGLE drop, the unit after a hit has to be known too.
+    margin = options.geometry.cache_hit_alignment_tokens if options.geometry.drop_eagle_block else 0
+    known, most = 0, min(limit + margin, request.num_input_tokens)
+    while known + block <= most and _prefix(request, known + block) in attention:
         known += block
     step = math.lcm(block, options.geometry.cache_hit_alignment_tokens)
+    known = max(min(known - margin, limit), 0)
     longest = known - known % step
     hit = max((at for at in range(step, longest + 1, step) if _prefix(request, at) in states), default=0)
     return hit, longest if longest > hit else 0
