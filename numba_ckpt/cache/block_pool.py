@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt._check import INT32_MAX, check_int, check_integers, refuse
-from numba_ckpt.cache.key_table import NO_GROUP, find_blocks
-from numba_ckpt.cache.pool_loops import (
-    NONE,
+from numba_ckpt.cache.key_table import NO_GROUP
+from numba_ckpt.cache.pool_calls import (
     acquire_blocks,
     allocate_blocks,
+    find_blocks,
     first_not_held,
     publish_blocks,
     release_blocks,
 )
+from numba_ckpt.cache.pool_loops import NONE
 from numba_ckpt.cache.pool_memory import (
     NUM_CACHED,
     NUM_EVICTED,
@@ -104,7 +105,7 @@ class BlockPool:
             int32 [count]; None, and nothing changed, if fewer are available.
         """
         allocated = np.empty(check_int("count", count, 0), np.int32)
-        return allocated if allocate_blocks(self.arrays, allocated) else None
+        return allocated if allocate_blocks(self.words, allocated) else None
 
     def acquire(self, blocks: Any) -> None:
         """Hold each block once more; the blocks must be held or cached."""
@@ -114,7 +115,7 @@ class BlockPool:
         bad = outside | ((ids > 0) & (records["ref_count"] == 0) & (records["group"] == NO_GROUP))
         if bad.any():
             refuse("blocks", "blocks that are held or cached", int(ids[bad][0]), "allocate a block before use")
-        acquire_blocks(self.arrays, ids)
+        acquire_blocks(self.words, ids)
 
     def release(self, blocks: Any) -> None:
         """Drop one hold on each block, from the last to the first.
@@ -125,9 +126,9 @@ class BlockPool:
             A block is not held, or listed more often than it is held; nothing has changed then.
         """
         ids = _block_ids("blocks", blocks)
-        if (bad := int(first_not_held(self.arrays, ids))) != NONE:
+        if (bad := int(first_not_held(self.words, ids))) != NONE:
             refuse("blocks", "blocks that are held", f"{ids[bad]} at entry {bad}", "release a block once for each hold")
-        release_blocks(self.arrays, ids)
+        release_blocks(self.words, ids)
 
     def publish(self, blocks: Any, keys: np.ndarray, group: int) -> int:
         """Let prefix keys lead to held blocks that have been written.
@@ -150,14 +151,14 @@ class BlockPool:
         ids = _block_ids("blocks", blocks)
         if keys.dtype != np.uint64 or keys.shape != (ids.size, 2):
             refuse("keys", f"uint64 of shape ({ids.size}, 2)", f"{keys.dtype} of shape {keys.shape}", "hash the prefix")
-        if (bad := int(first_not_held(self.arrays, ids))) != NONE:
+        if (bad := int(first_not_held(self.words, ids))) != NONE:
             refuse("blocks", "blocks that are held", f"{ids[bad]} at entry {bad}", "publish before releasing")
-        return int(publish_blocks(self.arrays, ids, keys, check_int("group", group, 0)))
+        return int(publish_blocks(self.words, ids, keys, check_int("group", group, 0)))
 
     def find(self, keys: np.ndarray, group: int) -> np.ndarray:
         """Return the blocks of `keys` (uint64 [n, 2]) up to the first that is missing: int32 [found]."""
         found = np.empty(keys.shape[0], np.int32)
-        return found[: find_blocks(self.arrays.blocks, self.arrays.slots, keys, group, found)]
+        return found[: find_blocks(self.words, keys, group, found)]
 
     def reset(self) -> None:
         """Forget all keys: what was cached is free. Counts of steps and evictions go on.

@@ -10,7 +10,7 @@ import numpy as np
 
 from numba_ckpt._jit import host_loop, inlined_loop, int64, uint64
 
-__all__ = ["BLOCK", "find_block", "find_blocks", "insert_block", "remove_block"]
+__all__ = ["BLOCK", "find_block", "insert_block", "remove_block"]
 
 BLOCK = np.dtype(
     [
@@ -52,16 +52,6 @@ def _slot_of(blocks, slots, key0, key1, group):  # type: ignore[no-untyped-def]
 def find_block(blocks, slots, key0, key1, group):  # type: ignore[no-untyped-def]
     """Block that holds a key, or the null block."""
     return slots[_slot_of(blocks, slots, key0, key1, group)]
-
-
-@host_loop
-def find_blocks(blocks, slots, keys, group, found):  # type: ignore[no-untyped-def]
-    """Fill `found` [n] with the blocks of `keys` [n, 2] until the first miss; returns how many were found."""
-    for index in range(keys.shape[0]):
-        found[index] = find_block(blocks, slots, keys[index, 0], keys[index, 1], group)
-        if found[index] == 0:
-            return index
-    return keys.shape[0]
 
 
 @inlined_loop

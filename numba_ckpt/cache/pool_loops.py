@@ -8,10 +8,8 @@ from numba_ckpt.rules import NULL_BLOCK_ID
 __all__ = [
     "acquire_blocks",
     "allocate_blocks",
-    "first_not_held",
     "num_available",
     "publish_block",
-    "publish_blocks",
     "release_block",
     "release_blocks",
 ]
@@ -84,25 +82,6 @@ def acquire_blocks(pool, blocks):  # type: ignore[no-untyped-def]
 
 
 @host_loop
-def first_not_held(pool, blocks):  # type: ignore[no-untyped-def]
-    """Place of the first block that is no block of the pool or held less often than it is listed; -1 if none."""
-    records, bad = pool.blocks, NONE
-    for index in range(blocks.size):
-        block = blocks[index]
-        if block < 0 or block >= records.size:
-            bad = index
-            break
-        records[block].ref_count -= block != NULL_BLOCK_ID
-        if records[block].ref_count < 0:
-            bad = index
-            break
-    for index in range(blocks.size if bad == NONE else bad + 1):
-        if 0 <= blocks[index] < records.size:
-            records[blocks[index]].ref_count += blocks[index] != NULL_BLOCK_ID
-    return bad
-
-
-@host_loop
 def release_block(pool, block):  # type: ignore[no-untyped-def]
     """Drop one hold on a block; nothing for the null block."""
     if block != NULL_BLOCK_ID:
@@ -141,13 +120,3 @@ def publish_block(pool, block, key0, key1, group):  # type: ignore[no-untyped-de
             is_new = insert_block(records, slots, block, key0, key1, group)
     pool.counts[NUM_CACHED] += is_new
     return is_new
-
-
-@host_loop
-def publish_blocks(pool, blocks, keys, group):  # type: ignore[no-untyped-def]
-    """Let keys [n, 2] lead to held blocks [n] that have none, null blocks apart; returns how many now do."""
-    count = 0
-    for index in range(blocks.size):
-        if blocks[index] != NULL_BLOCK_ID and pool.blocks[blocks[index]].group == NO_GROUP:
-            count += publish_block(pool, blocks[index], keys[index, 0], keys[index, 1], group)
-    return count

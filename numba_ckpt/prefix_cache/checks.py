@@ -13,7 +13,7 @@ from numba_ckpt.prefix_cache.request import CachedRequest
 from numba_ckpt.prefix_cache.retention import Retention
 from numba_ckpt.prefix_cache.step import CacheStep
 
-__all__ = ["check_abort", "check_commit", "check_next_chunk", "check_parts", "check_step"]
+__all__ = ["check_abort", "check_commit", "check_idle", "check_known", "check_next_chunk", "check_parts", "check_step"]
 
 
 def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
@@ -27,6 +27,23 @@ def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
         if not isinstance(value, kinds):
             kind = kinds[0].__name__
             refuse(name, f"a {kind}", type(value).__name__, f"make a {kind}", ArgumentTypeError)
+
+
+def check_known(requests: dict[str, CachedRequest], request: Any) -> None:
+    """Refuse anything but one of a cache's `requests`."""
+    if type(request) is CachedRequest and requests.get(request.request_id) is request:
+        return
+    if not isinstance(request, CachedRequest):
+        refuse("request", "a request of this cache", type(request).__name__, "add it first", ArgumentTypeError)
+    refuse("request", "a request of this cache", repr(request.request_id), "add it first")
+
+
+def check_idle(requests: dict[str, CachedRequest], request: Any) -> None:
+    """Refuse anything but one of a cache's `requests` without open chunks."""
+    check_known(requests, request)
+    if request.num_in_flight:
+        got = f"{request.num_in_flight} in flight"
+        refuse("request", "a request without open chunks", got, "commit or abort its steps first")
 
 
 def check_step(step: Any, cache: object) -> None:
@@ -51,16 +68,20 @@ def check_next_chunk(step: CacheStep, request: CachedRequest) -> None:
 
 def check_commit(step: CacheStep, declined: Any) -> None:
     """Refuse to commit a step before the earlier steps of its requests, and checkpoints declined by nobody."""
-    if not isinstance(declined, Set):
-        refuse(
-            "declined", "a set of request ids", type(declined).__name__, "name the requests in a set", ArgumentTypeError
-        )
-    if unknown := declined - step.request_ids:
-        refuse("declined", "ids of requests with a chunk in this step", sorted(unknown, key=repr), "check the ids")
+    if declined or type(declined) is not frozenset:
+        _check_declined(step, declined)
     for request, start, _, _ in step.reservations:
         if start != request.num_committed_tokens:
             got = f"request {request.request_id!r} with an earlier open chunk"
             refuse("step", "the first open step of each of its requests", got, "commit the earlier steps first")
+
+
+def _check_declined(step: CacheStep, declined: Any) -> None:
+    if not isinstance(declined, Set):
+        got = type(declined).__name__
+        refuse("declined", "a set of request ids", got, "name the requests in a set", ArgumentTypeError)
+    if unknown := declined - step.request_ids:
+        refuse("declined", "ids of requests with a chunk in this step", sorted(unknown, key=repr), "check the ids")
 
 
 def check_abort(step: CacheStep) -> None:

@@ -1,4 +1,4 @@
-"""The end of a chunk, in compiled code: publish what was written, drop what is not read any more, note what is missing."""
+"""The end of a chunk, in compiled code: publish what was written, drop what nobody reads now, note what is missing."""
 
 import numpy as np
 

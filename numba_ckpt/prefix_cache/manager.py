@@ -17,8 +17,16 @@ import numpy as np
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.prefix_cache.checks import check_abort, check_commit, check_next_chunk, check_parts, check_step
 from numba_ckpt.prefix_cache.book import cut_book_words, new_book
+from numba_ckpt.prefix_cache.checks import (
+    check_abort,
+    check_commit,
+    check_idle,
+    check_known,
+    check_next_chunk,
+    check_parts,
+    check_step,
+)
 from numba_ckpt.prefix_cache.chunk_loops import RESERVED_FIELDS, release_table, reserve_chunk, undo_chunk
 from numba_ckpt.prefix_cache.commit_loops import commit_chunk
 from numba_ckpt.prefix_cache.counters import CacheCounters
@@ -125,7 +133,7 @@ class HybridPrefixCache:
 
     def append_tokens(self, request: CachedRequest, tokens: np.ndarray) -> None:
         """Append outputs, integer [T], so that chunks may compute them; what can be hit stays with the prompt."""
-        self._check_known(request)
+        check_known(self._requests, request)
         request.grow(self.hasher.extend(request.hashed, tokens), self.config)
 
     def look_up(self, request: CachedRequest) -> PrefixHit:
@@ -141,7 +149,7 @@ class HybridPrefixCache:
         ArgumentError
             The request holds blocks already.
         """
-        self._check_known(request)
+        check_known(self._requests, request)
         if request.num_computed_tokens:
             got = f"{request.num_computed_tokens} computed tokens"
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
@@ -155,7 +163,7 @@ class HybridPrefixCache:
 
     def explain(self, request: CachedRequest) -> list[BoundaryVerdict]:
         """Say for each boundary of the prompt what every group could serve, and why not."""
-        self._check_known(request)
+        check_known(self._requests, request)
         return explain(self, request)
 
     def begin_step(self) -> CacheStep:
@@ -179,7 +187,7 @@ class HybridPrefixCache:
             aborted step may have moved the request's state.
         """
         check_step(step, self)
-        self._check_known(request)
+        check_known(self._requests, request)
         check_next_chunk(step, request)
         start = request.num_computed_tokens
         if type(num_new_tokens) is not int or num_new_tokens < 1:
@@ -266,7 +274,7 @@ class HybridPrefixCache:
 
     def preempt(self, request: CachedRequest) -> None:
         """Drop all that a request holds; it starts over with a look-up, and finds what it had published."""
-        self._check_idle(request)
+        check_idle(self._requests, request)
         release_table(self.pool.words, request.table)
         request.num_computed_tokens = request.num_committed_tokens = request.junction = 0
         request.has_lost_state = False
@@ -289,16 +297,3 @@ class HybridPrefixCache:
                 got = f"{request.request_id!r} with {request.num_computed_tokens} computed tokens"
                 refuse("requests", "none that holds blocks", got, "preempt or finish it first")
         self.pool.reset()
-
-    def _check_known(self, request: CachedRequest) -> None:
-        if type(request) is CachedRequest and self._requests.get(request.request_id) is request:
-            return
-        if not isinstance(request, CachedRequest):
-            refuse("request", "a request of this cache", type(request).__name__, "add it first", ArgumentTypeError)
-        refuse("request", "a request of this cache", repr(request.request_id), "add it first")
-
-    def _check_idle(self, request: CachedRequest) -> None:
-        self._check_known(request)
-        if request.num_in_flight:
-            got = f"{request.num_in_flight} in flight"
-            refuse("request", "a request without open chunks", got, "commit or abort its steps first")

@@ -127,8 +127,8 @@ class Worker:
         if differs.size:
             row = int(differs[0])
             raise VerificationError(
-                f"request {rows.actives[row].number}: expected a checkpoint at offset {rows.planned_offsets[row]} of its chunk "
-                f"[{rows.starts[row]}, {rows.ends[row]}), got {plan.offsets[row]} from the planner; "
+                f"request {rows.actives[row].number}: expected a checkpoint at offset {rows.planned_offsets[row]} of "
+                f"its chunk [{rows.starts[row]}, {rows.ends[row]}), got {plan.offsets[row]} from the planner; "
                 "scheduler and worker must have the same geometry"
             )
         return plan

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from numba_ckpt.cache.pool_loops import release_blocks
+from numba_ckpt.cache.pool_calls import release_blocks
 from numba_ckpt.cache.pool_memory import cut_pool_words
 from numba_ckpt.errors import LedgerError
 from numba_ckpt.prefix_cache import HybridPrefixCache, manager
@@ -47,7 +47,7 @@ def retire_at_reserve(patch):
         done = reserve(words, book, table, groups, *rest)
         for row, reserved in zip(table, groups, strict=True):
             if done and reserved[INITIAL_BLOCK] not in (0, reserved[RUNNING_BLOCK], reserved[COPY_FROM]):
-                release_blocks(cut_pool_words(words), row[row == reserved[INITIAL_BLOCK]])
+                release_blocks(words, row[row == reserved[INITIAL_BLOCK]])
                 row[row == reserved[INITIAL_BLOCK]] = 0
         return done
 
@@ -74,7 +74,7 @@ def no_copy_of_a_shared_state(patch):
         for row, reserved in zip(table, groups, strict=True):
             if done and reserved[COPY_FROM]:
                 new = row == reserved[RUNNING_BLOCK]
-                release_blocks(cut_pool_words(words), row[new])
+                release_blocks(words, row[new])
                 row[new] = reserved[RUNNING_BLOCK] = reserved[COPY_FROM]
                 reserved[COPY_FROM] = 0
         return done
