@@ -65,8 +65,8 @@ class CacheObserver:
     @property
     def counters(self) -> CacheCounters:
         """What has happened so far."""
-        counted = self._book.counters[:11].tolist()
-        return CacheCounters(*counted, self.waits, self.steps_committed, self.steps_aborted)
+        counts = [*self._book.counters[:11].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+        return CacheCounters(*counts)
 
     def warn_of_short_prompt(self, num_tokens: int, last_boundary: int) -> None:
         """Warn, once, of prompts into which the unit of a hit does not fit: they are never served."""
