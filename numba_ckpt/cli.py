@@ -1,4 +1,4 @@
-"""The command line: ``numba-ckpt replay``, ``plan`` and ``doctor``. Argument parsing only."""
+"""The command line: ``numba-ckpt replay``, ``plan``, ``layout`` and ``doctor``. Argument parsing only."""
 
 import io
 import sys
@@ -12,6 +12,7 @@ from numba_ckpt.planning import CheckpointGeometry
 from numba_ckpt.prefix_cache import DENSE, PROVEN, Retention
 from numba_ckpt.replay.commands import ReplayJob, replay
 from numba_ckpt.replay.doctor import print_diagnosis
+from numba_ckpt.replay.layout_report import layout
 from numba_ckpt.replay.options import ReplayOptions
 from numba_ckpt.replay.plan_table import print_plan
 from numba_ckpt.replay.pool_sizes import MODELS, blocks_in_gib, blocks_of_tokens
@@ -67,6 +68,7 @@ def _parser() -> ArgumentParser:
     for name, add, summary, description in (
         ("replay", _add_replay, "replay a prefix-reuse trace, and check what the cache served", _REPLAY),
         ("plan", _add_plan, "print the checkpoints of a batch, or why there are none", _PLAN),
+        ("layout", _add_layout, "print where a model's caches lie, and draw them", _LAYOUT),
         ("doctor", _add_doctor, "say what is installed, and what CUDA still needs", _DOCTOR),
     ):
         add(
@@ -89,6 +91,11 @@ _PLAN = """\
 
 Print for each row of a batch where its prefill leaves a checkpoint: tokens from the query's start
 (offset), from the sequence's start (boundary), and block-table column; or every rule against one."""
+_LAYOUT = """\
+  numba-ckpt layout docs/examples/hybrid.json --plot memory.png
+
+Plan the caches of a model's layers: which of them share a block table, which share bytes, how large
+pages are, how each layer addresses its own, and how many requests fit. Nothing is allocated."""
 _DOCTOR = """\
 Print the versions of what is installed, the CUDA driver and its devices, and the command that
 installs what is missing. Always exits with 0."""
@@ -147,6 +154,12 @@ def _add_plan(parser: ArgumentParser) -> None:
     add("--seq-lens", type=_ints, required=True, metavar="N,N,...", help="tokens of each sequence after the step")
     add("--query-lens", type=_ints, metavar="N,N,...", help="tokens computed in it (default: all of each sequence)")
     _add_geometry(parser, state_block=None)
+
+
+def _add_layout(parser: ArgumentParser) -> None:
+    parser.set_defaults(run=lambda parsed: layout(parsed.config, parsed.plot))
+    parser.add_argument("config", metavar="CONFIG.json", help="engine, layers and pool size")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the memory map")
 
 
 def _add_doctor(parser: ArgumentParser) -> None:
