@@ -12,7 +12,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # The command under test is the checkout's, whether or not it is installed here.
 MAIN = "from numba_ckpt.cli import main; raise SystemExit(main())"
-PRELUDE = f'numba-ckpt() {{ {shlex.quote(sys.executable)} -c "{MAIN}" "$@"; }}\n'
+# Files that commands read lie where a reader in the checkout finds them.
+PRELUDE = (
+    f'numba-ckpt() {{ {shlex.quote(sys.executable)} -c "{MAIN}" "$@"; }}\n'
+    f"mkdir -p docs; ln -sfn {shlex.quote(str(ROOT / 'docs' / 'examples'))} docs/examples\n"
+)
 COMMAND_AND_OUTPUT = re.compile(r"^\$ (.*(?:\\\n.*)*)\n?((?:(?!\$ ).*\n?)*)", re.MULTILINE)
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
