@@ -55,13 +55,13 @@ def get_kv_cache_spec(
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> from numba_ckpt.attention import AttentionBackend
+    >>> from numba_ckpt.attention import PagedAttentionBackend
     >>> from numba_ckpt.cache import FullAttentionSpec
     >>> layer = SimpleNamespace(
     ...     kv_sharing_target_layer_name=None,
     ...     num_heads=8,
     ...     get_kv_cache_spec=lambda config: FullAttentionSpec(config.cache.block_size, num_kv_heads=2, head_size=64),
-    ...     get_attn_backend=lambda: AttentionBackend,
+    ...     get_attn_backend=lambda: PagedAttentionBackend,
     ...     bind_kv_cache=print,
     ... )
     >>> reader = SimpleNamespace(**vars(layer) | {"kv_sharing_target_layer_name": "layers.0.attn"})
@@ -172,10 +172,10 @@ def _spec_of(name: str, layer: AttentionLayer, config: EngineConfig) -> KVCacheS
 
 
 def _checked(name: str, spec: Any) -> KVCacheSpec | None:
-    if spec is None or isinstance(spec, KVCacheSpec):
-        return spec
-    do = "say what the layer caches, or None for nothing"
-    refuse(name, "a KVCacheSpec or None", type(spec).__name__, do, ArgumentTypeError)
+    if spec is not None and not isinstance(spec, KVCacheSpec):
+        do = "say what the layer caches, or None for nothing"
+        refuse(name, "a KVCacheSpec or None", type(spec).__name__, do, ArgumentTypeError)
+    return spec
 
 
 def _resolve_host_block_size(

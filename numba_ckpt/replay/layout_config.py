@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numba_ckpt._check import check_int, refuse
-from numba_ckpt.attention.kv_cache_specs import add_kv_sharing_layers_to_kv_cache_groups
+from numba_ckpt.attention import add_kv_sharing_layers_to_kv_cache_groups
 from numba_ckpt.cache import (
     EngineConfig,
     KVCacheSpec,
