@@ -16,7 +16,7 @@ from numba_ckpt.errors import ArgumentTypeError
 __all__ = ["build_attn_metadata"]
 
 _DEFAULTS = MetadataOptions()
-_OWN_FIELDS = frozenset(CommonAttentionMetadata.__dataclass_fields__) - {"is_prefilling"}
+_OWN_FIELDS = frozenset(CommonAttentionMetadata._fields) - {"is_prefilling"}
 
 
 class _Built(NamedTuple):

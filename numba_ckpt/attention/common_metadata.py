@@ -1,8 +1,8 @@
 """What all builders of one cache group read of a step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,11 +12,10 @@ from numba_ckpt.attention.step_batch import StepBatch
 
 __all__ = ["CommonAttentionMetadata"]
 
-NO_EXTRA: Mapping[str, Any] = {}
+NO_EXTRA: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CommonAttentionMetadata:
+class CommonAttentionMetadata(NamedTuple):
     """The part of a step's metadata that differs between cache groups, and the batch that does not.
 
     Attributes
@@ -54,4 +53,4 @@ class CommonAttentionMetadata:
     causal: Any = True
     is_prefilling: np.ndarray | None = None
     fast_prefill: FastPrefillBatchMetadata | None = None
-    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+    extra: Mapping[str, Any] = NO_EXTRA

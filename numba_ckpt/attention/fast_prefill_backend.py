@@ -80,7 +80,7 @@ def logits_batch(common: "CommonAttentionMetadata") -> "CommonAttentionMetadata"
         positions=None,
         token_to_req_buffer=None,
     )
-    return replace(common, batch=reduced, fast_prefill=None)
+    return common._replace(batch=reduced, fast_prefill=None)
 
 
 @functools.cache
