@@ -36,6 +36,11 @@ from numba_ckpt.attention.paged_attention import (
     PagedAttentionBuilder,
     PagedAttentionMetadata,
 )
+from numba_ckpt.attention.recurrent_state import (
+    RecurrentStateBackend,
+    RecurrentStateBuilder,
+    RecurrentStateMetadata,
+)
 from numba_ckpt.attention.slot_mappings_by_layer import build_slot_mappings_by_layer
 from numba_ckpt.attention.step_batch import MetadataOptions, ModelSpecificMetadata, StepBatch
 
@@ -59,6 +64,9 @@ __all__ = [
     "PagedAttentionBackend",
     "PagedAttentionBuilder",
     "PagedAttentionMetadata",
+    "RecurrentStateBackend",
+    "RecurrentStateBuilder",
+    "RecurrentStateMetadata",
     "StepBatch",
     "add_kv_sharing_layers_to_kv_cache_groups",
     "build_attn_metadata",

@@ -9,8 +9,10 @@ from numba_ckpt.kernels import (
     gather_block_tables,
     gather_state_indices,
     logits_start_loc,
+    running_state_indices,
     slot_mapping,
     stage_logits_indices,
+    token_to_req_indices,
     zero_blocks,
 )
 
@@ -60,6 +62,11 @@ OPS = {
         (logits_start_loc._logits_start_loc_host,),
         logits_start_loc._logits_start_loc_kernel,
     ),
+    "running_state_indices": Op(
+        running_state_indices.running_state_indices,
+        (running_state_indices._running_state_indices_host,),
+        running_state_indices._running_state_indices_kernel,
+    ),
     "slot_mapping": Op(
         slot_mapping.slot_mapping,
         (slot_mapping._slot_mapping_host,),
@@ -69,6 +76,11 @@ OPS = {
         stage_logits_indices.stage_logits_indices,
         (stage_logits_indices._stage_logits_indices_host,),
         stage_logits_indices._stage_logits_indices_kernel,
+    ),
+    "token_to_req_indices": Op(
+        token_to_req_indices.token_to_req_indices,
+        (token_to_req_indices._token_to_req_indices_host,),
+        token_to_req_indices._token_to_req_indices_kernel,
     ),
     "zero_blocks": Op(
         zero_blocks.zero_blocks,
