@@ -19,12 +19,16 @@ from tests.golden.pack import read_records
 CASES = read_records("g6_build_attn_metadata")
 
 
+def _on_host(array, get):
+    return array if isinstance(array, np.ndarray) else get(array)
+
+
 class Recorder(MetadataBuilder):
     """Writes down what it is handed; the metadata is the call's number."""
 
-    def __init__(self, place, calls):
+    def __init__(self, place, calls, get):
         super().__init__(None, (), None)
-        self.place, self.calls = place, calls
+        self.place, self.calls, self.get = place, calls, get
 
     def build(self, common, common_prefix_len=0, **extra):
         return self._note("build", common, common_prefix_len, extra)
@@ -40,7 +44,7 @@ class Recorder(MetadataBuilder):
             "kind": kind,
             "common_prefix_len": common_prefix_len,
             "extra": {key: list(value) for key, value in extra.items()},
-            "block_table_fill": int(common.block_table.flat[0]),
+            "block_table_fill": int(_on_host(common.block_table, self.get).flat[0]),
             "causal": common.causal,
             "max_query_len": batch.max_query_len,
             "max_seq_len": batch.max_seq_len,
@@ -61,7 +65,9 @@ class Recorder(MetadataBuilder):
             "req_idx": batch.req_idx,
             "logits_indices_padded": fast and fast.logits_indices_padded,
         }
-        self.calls.append(plain | {name: None if a is None else a.tolist() for name, a in arrays.items()})
+        self.calls.append(
+            plain | {name: None if a is None else _on_host(a, self.get).tolist() for name, a in arrays.items()}
+        )
         return len(self.calls) - 1
 
 
@@ -90,7 +96,7 @@ def first_call(case):
     return case["calls"][0] if case["calls"] else nobody
 
 
-def batch_of(case):
+def batch_of(case, put):
     first, starts = first_call(case), np.concatenate(([0], np.cumsum(case["query_lens"])))
     lens = np.array(case["seq_lens_padded"], np.int32)
     ranges = first["mm_req_doc_ranges"]
@@ -98,28 +104,31 @@ def batch_of(case):
     return StepBatch(
         case["num_reqs"],
         int(starts[-1]),
+        put(starts.astype(np.int32)),
         starts.astype(np.int32),
-        starts.astype(np.int32),
-        lens,
+        put(lens),
         first["max_query_len"],
         first["max_seq_len"],
         as_array(first["seq_lens_cpu_upper_bound"]),
-        as_array(first["dcp_local_seq_lens"]),
+        put(as_array(first["dcp_local_seq_lens"])),
         as_array(first["dcp_local_seq_lens_cpu_upper_bound"]),
-        as_array(first["positions"], np.int64),
+        put(as_array(first["positions"], np.int64)),
         as_array(first["is_prefilling"], np.bool_) if own_flags else None,
         ranges and {int(row): [tuple(pair) for pair in pairs] for row, pairs in ranges.items()},
         as_array(first["req_idx"]),
     )
 
 
-def options_of(case):
+def options_of(case, put):
     first, causal = first_call(case), case["causal"]
     fast = None
     if case["fast_prefill"] and case["calls"]:
         indices = np.array(first["logits_indices_padded"], np.int32)
         fast = FastPrefillBatchMetadata(
-            indices, first["num_logits_indices"], first["max_logits_per_req"], np.zeros(case["num_reqs"] + 1, np.int32)
+            put(indices),
+            first["num_logits_indices"],
+            first["max_logits_per_req"],
+            np.zeros(case["num_reqs"] + 1, np.int32),
         )
     flags = {call["group"]: call["is_prefilling"] for call in case["calls"]}
     return MetadataOptions(
@@ -131,10 +140,10 @@ def options_of(case):
     )
 
 
-def groups_of(case, calls):
+def groups_of(case, calls, get):
     return [
         [
-            AttentionGroup(NoOpBackend, tuple(names), None, index, (Recorder((index, place), calls),))
+            AttentionGroup(NoOpBackend, tuple(names), None, index, (Recorder((index, place), calls, get),))
             for place, names in enumerate(groups)
         ]
         for index, groups in enumerate(case["groups"])
@@ -147,16 +156,25 @@ def normalized(call):
     return call | {"mm_req_doc_ranges": plain}
 
 
-@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_builders_are_handed_what_was_recorded(case):
+def as_it_is(array):
+    return array
+
+
+def check_case(case, put=as_it_is, get=as_it_is):
+    """Build a recorded step's metadata and compare every call; `put` and `get` move arrays to a device and back."""
     calls, num_groups, num_reqs = [], len(case["groups"]), case["num_reqs"]
-    batch = batch_of(case)
-    tables = [np.full((num_reqs, 3), 100 + group, np.int32) for group in range(num_groups)]
-    slots = np.arange(num_groups * batch.num_tokens, dtype=np.int64).reshape(num_groups, -1)
-    metadata = build_attn_metadata(groups_of(case, calls), batch, tables, slots, options_of(case))
+    batch = batch_of(case, lambda array: None if array is None else put(array))
+    tables = [put(np.full((num_reqs, 3), 100 + group, np.int32)) for group in range(num_groups)]
+    slots = put(np.arange(num_groups * batch.num_tokens, dtype=np.int64).reshape(num_groups, -1))
+    metadata = build_attn_metadata(groups_of(case, calls, get), batch, tables, slots, options_of(case, put))
     assert [normalized(call) for call in calls] == [normalized(call) for call in case["calls"]]
     places = [[call["group"], call["subgroup"]] for call in calls]
     assert {name: places[number] for name, number in metadata.items()} == case["layer_to_group"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_builders_are_handed_what_was_recorded(case):
+    check_case(case)
 
 
 def test_all_records_are_there():
