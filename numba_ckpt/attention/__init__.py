@@ -9,6 +9,7 @@ from numba_ckpt.attention.backend import (
     MetadataBuilder,
     MultipleOf,
 )
+from numba_ckpt.attention.binding import BoundCaches, CachePlacement, bind_kv_cache_to_layers, init_kv_cache
 from numba_ckpt.attention.build_metadata import build_attn_metadata
 from numba_ckpt.attention.cg_support import get_attn_cg_support, get_query_lens_mismatch_unsupported_backend
 from numba_ckpt.attention.common_metadata import CommonAttentionMetadata
@@ -50,6 +51,8 @@ __all__ = [
     "AttentionCGSupportInfo",
     "AttentionGroup",
     "AttentionLayer",
+    "BoundCaches",
+    "CachePlacement",
     "CommonAttentionMetadata",
     "FastPrefillBatchMetadata",
     "FastPrefillHelper",
@@ -69,6 +72,7 @@ __all__ = [
     "RecurrentStateMetadata",
     "StepBatch",
     "add_kv_sharing_layers_to_kv_cache_groups",
+    "bind_kv_cache_to_layers",
     "build_attn_metadata",
     "build_slot_mappings_by_layer",
     "check_peer_kernel_block_sizes",
@@ -79,6 +83,7 @@ __all__ = [
     "get_query_lens_mismatch_unsupported_backend",
     "get_shared_kv_cache_layers",
     "init_attn_backend",
+    "init_kv_cache",
     "prepare_kernel_block_sizes",
     "select_kernel_block_size",
     "select_peer_kernel_block_size",

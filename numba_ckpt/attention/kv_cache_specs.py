@@ -17,7 +17,12 @@ from numba_ckpt.cache import (
 )
 from numba_ckpt.errors import ArgumentTypeError
 
-__all__ = ["add_kv_sharing_layers_to_kv_cache_groups", "get_kv_cache_spec", "get_shared_kv_cache_layers"]
+__all__ = [
+    "add_kv_sharing_layers_to_kv_cache_groups",
+    "check_layers",
+    "get_kv_cache_spec",
+    "get_shared_kv_cache_layers",
+]
 
 Layers = Mapping[str, AttentionLayer]
 
@@ -71,7 +76,7 @@ def get_kv_cache_spec(
     >>> {name: spec.block_size for name, spec in specs.items()}
     {'layers.0.attn': 16}
     """
-    _check_layers(layers)
+    check_layers(layers)
     shared = get_shared_kv_cache_layers(layers)
     found = {name: _spec_of(name, layer, config) for name, layer in layers.items() if name not in shared}
     specs = {name: spec for name, spec in found.items() if spec is not None and spec.page_size_bytes > 0}
@@ -150,7 +155,8 @@ def _with_readers(group: KVCacheGroup, shared: Mapping[str, str]) -> KVCacheGrou
     return replace(group, layer_names=(*group.layer_names, *(name for name, _ in readers)), spec=spec)
 
 
-def _check_layers(layers: Any) -> None:
+def check_layers(layers: Any) -> None:
+    """Refuse anything but a mapping from names to layers."""
     if not isinstance(layers, Mapping):
         refuse("layers", "a mapping from names to layers", type(layers).__name__, "name the layers", ArgumentTypeError)
     for name, layer in layers.items():

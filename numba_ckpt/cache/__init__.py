@@ -5,6 +5,7 @@ from numba_ckpt.cache.block_pool import BlockPool
 from numba_ckpt.cache.block_tables import BlockTables
 from numba_ckpt.cache.config import CacheConfig, EngineConfig, LimitsConfig, ParallelConfig, SpeculationConfig
 from numba_ckpt.cache.groups import KVCacheConfig, KVCacheGroup, KVCacheTensor
+from numba_ckpt.cache.host_tier import HostTier
 from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.memory_plan import MemoryPlan, plan_memory
 from numba_ckpt.cache.merge_specs import UniformTypeSpecs, merge_specs
@@ -33,6 +34,7 @@ __all__ = [
     "EncoderOnlyAttentionSpec",
     "EngineConfig",
     "FullAttentionSpec",
+    "HostTier",
     "KVCacheConfig",
     "KVCacheGroup",
     "KVCacheSpec",
