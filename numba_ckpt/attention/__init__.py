@@ -37,11 +37,8 @@ from numba_ckpt.attention.paged_attention import (
     PagedAttentionBuilder,
     PagedAttentionMetadata,
 )
-from numba_ckpt.attention.recurrent_state import (
-    RecurrentStateBackend,
-    RecurrentStateBuilder,
-    RecurrentStateMetadata,
-)
+from numba_ckpt.attention.recurrent_metadata import RecurrentStateMetadata
+from numba_ckpt.attention.recurrent_state import RecurrentStateBackend, RecurrentStateBuilder
 from numba_ckpt.attention.slot_mappings_by_layer import build_slot_mappings_by_layer
 from numba_ckpt.attention.step_batch import MetadataOptions, ModelSpecificMetadata, StepBatch
 

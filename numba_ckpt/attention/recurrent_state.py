@@ -9,7 +9,7 @@
                 │                 │ checkpoint          │             │   checkpoint (and chunk_layout)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from numba_ckpt._check import refuse
 from numba_ckpt._jit import host_loop
 from numba_ckpt.attention.backend import AttentionBackend, AttentionCGSupport, MetadataBuilder
 from numba_ckpt.attention.common_metadata import CommonAttentionMetadata
+from numba_ckpt.attention.recurrent_metadata import RecurrentStateMetadata
 from numba_ckpt.attention.step_batch import StepBatch
 from numba_ckpt.cache import EngineConfig, StateSpec
 from numba_ckpt.checkpoint import PrefillCheckpointBuilder, PrefillCheckpointMetadata
@@ -27,7 +28,7 @@ from numba_ckpt.kernels.running_state_indices import StateIndices, StateRows, ru
 from numba_ckpt.planning import BatchLayout, CheckpointGeometry, ChunkLayout, compute_chunk_layout
 from numba_ckpt.rules.batch_rows import is_prefill
 
-__all__ = ["RecurrentStateBackend", "RecurrentStateBuilder", "RecurrentStateMetadata"]
+__all__ = ["RecurrentStateBackend", "RecurrentStateBuilder"]
 
 
 @host_loop
@@ -47,43 +48,6 @@ def _split_rows(starts, is_prefilling, num_draft_tokens, prefill_rows):  # type:
                 return -1 - row, num_prefills
             num_decodes = row + 1
     return num_decodes, num_prefills
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecurrentStateMetadata:
-    """What the recurrent layers of one group read in a step.
-
-    Attributes
-    ----------
-    batch : StepBatch
-        Query starts, sequence lengths, their bounds.
-    num_decodes, num_decode_tokens : int
-        Leading rows that verify drafts or compute one token, and their tokens.
-    num_prefills, num_prefill_tokens : int
-        Rows after them that compute prompts, and their tokens. Rows without tokens are neither.
-    prefill_rows : ndarray
-        int64 [prefills], on the host: the prefills' rows in the batch.
-    state_indices : StateIndices
-        Blocks to start from and to write, of all rows that the engine may have: buffers at the same addresses in every
-        step, with null blocks beyond the batch.
-    rows : StateRows
-        What they were computed from.
-    checkpoint : PrefillCheckpointMetadata or None
-        Checkpoints of the prefills, one entry for each of `prefill_rows`; None where there is none.
-    chunk_layout : ChunkLayout or None
-        How the prefills' tokens are cut into chunks; None without prefills, or where the layers have no chunks.
-    """
-
-    batch: StepBatch
-    num_decodes: int
-    num_decode_tokens: int
-    num_prefills: int
-    num_prefill_tokens: int
-    prefill_rows: np.ndarray
-    state_indices: StateIndices
-    rows: StateRows
-    checkpoint: PrefillCheckpointMetadata | None = None
-    chunk_layout: ChunkLayout | None = None
 
 
 class RecurrentStateBuilder(MetadataBuilder):
