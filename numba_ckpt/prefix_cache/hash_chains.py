@@ -10,7 +10,12 @@ import numpy as np
 
 from numba_ckpt._check import INT32_MAX
 from numba_ckpt.prefix_cache.siphash import KEY_BYTES, hash_octets, key_words, siphash128
-from numba_ckpt.prefix_cache.siphash_units import CHAIN_WORDS, hash_units_host, start_chain_host
+from numba_ckpt.prefix_cache.siphash_units import (
+    CHAIN_WORDS,
+    hash_units_host,
+    hash_units_with_extras_host,
+    start_chain_host,
+)
 
 __all__ = ["CHAINS", "HashChain", "UnitExtras"]
 
@@ -69,14 +74,13 @@ class SipHashChain:
 
     def advance(self, chain: np.ndarray, tokens: np.ndarray, extras: UnitExtras) -> np.ndarray | None:
         digests = np.empty((tokens.size // self._unit, DIGEST_WORDS), np.uint64)
-        units, extra_digests = _NO_UNITS, _NO_DIGESTS
+        arguments = tokens, self._unit, self._keys["content"], chain, digests
         if extras.units:
             units, extra_digests = np.array(extras.units, np.int64), self._digests("extra", extras.contents)
-        bits = hash_units_host(tokens, self._unit, self._keys["content"], chain, units, extra_digests, digests)
+            bits = hash_units_with_extras_host(*arguments, units, extra_digests)
+        else:
+            bits = hash_units_host(*arguments)
         return None if bits & ~INT32_MAX else digests
-
-
-_NO_UNITS, _NO_DIGESTS = np.empty(0, np.int64), np.empty((0, DIGEST_WORDS), np.uint64)
 
 
 class LibraryChain:

@@ -230,14 +230,14 @@ class HybridPrefixCache:
         """
         check_step(step, self)
         check_commit(step, declined)
-        chunks = [(chunk, chunk.request.request_id in declined) for chunk in step.reservations]
         if self.ledger is not None:
-            for chunk, is_declined in chunks:
+            for chunk in step.reservations:
+                is_declined = chunk.request.request_id in declined
                 check_publications(self.ledger, self.config, self._book, chunk, is_declined)
         step.is_open = False
-        for chunk, is_declined in chunks:
+        for chunk in step.reservations:
             request, start, end, reserved = chunk
-            written = start, end, is_declined, request.last_boundary, request.junction
+            written = start, end, request.request_id in declined, request.last_boundary, request.junction
             commit_chunk(self.pool.words, self._book, request.keys, request.table, reserved, *written)
             request.num_in_flight -= 1
             request.num_committed_tokens = end

@@ -108,10 +108,10 @@ class CacheObserver:
 
     def longest_pending(self, request: CachedRequest, above: int, limit: int) -> int:
         """Return the longest boundary of the prompt in (above, limit] that a step is writing; 0 if there is none."""
+        if not self._unannounced and not self._pending:
+            return 0
         while self._unannounced:
             self._announce(*self._unannounced.popitem())
-        if not self._pending:
-            return 0
         positions = {position for position, _ in self._pending if above < position <= limit}
         found = (p for p in sorted(positions, reverse=True) if (p, self._prefix(request, p)) in self._pending)
         return next(found, 0)

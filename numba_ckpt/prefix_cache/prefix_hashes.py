@@ -208,7 +208,7 @@ class PrefixHasher:
         self, waiting: list[ExtraKey], extra_keys: Iterable[ExtraKey], first: int, num_tokens: int
     ) -> tuple[UnitExtras, list[ExtraKey]]:
         """Return the keys of the units that tokens `first` to `num_tokens` make whole, and those that go on waiting."""
-        if not waiting and isinstance(extra_keys, tuple) and not extra_keys:
+        if extra_keys == () and not waiting:
             return _NO_EXTRAS, waiting
         keys = sorted([*waiting, *_check_extra_keys(extra_keys, first, num_tokens)])
         contents: dict[int, bytes] = {}

@@ -24,7 +24,7 @@ import numpy as np
 from numba_ckpt._jit import host_loop, int64, uint64
 from numba_ckpt.prefix_cache.siphash import sip_absorb, sip_finish, sip_last_word, sip_start
 
-__all__ = ["CHAIN_WORDS", "hash_units_host", "start_chain_host"]
+__all__ = ["CHAIN_WORDS", "hash_units_host", "hash_units_with_extras_host", "start_chain_host"]
 
 CHAIN_WORDS = 5
 """A chain: the four state words, and how many message words they have absorbed."""
@@ -34,7 +34,7 @@ _LANES = 32
 _TILE_WORDS = 128
 _UNROLLED = 8
 # Full vectors only: a loop over a few lanes more costs less than its scalar remainder.
-_VECTOR_LANES = 8
+_VECTOR_LANES = 4
 
 
 @host_loop
@@ -159,7 +159,7 @@ def _hash_contents(tokens, start, unit, lanes, words, num_lanes, padded):  # typ
 
 
 @host_loop
-def hash_units_host(tokens, unit, content_key, chain, extra_units, extra_digests, digests):  # type: ignore[no-untyped-def]
+def hash_units_with_extras_host(tokens, unit, content_key, chain, digests, extra_units, extra_digests):  # type: ignore[no-untyped-def]
     """Hash the whole units of some tokens in one pass; return the OR of all tokens, for a range check.
 
     Parameters
@@ -172,10 +172,10 @@ def hash_units_host(tokens, unit, content_key, chain, extra_units, extra_digests
         uint64 [2].
     chain : ndarray
         uint64 [5], advanced past the whole units.
-    extra_units, extra_digests : ndarray
-        int64 [E] ascending, uint64 [E, 2]: what the chain absorbs before some of the units.
     digests : ndarray
         uint64 [T // unit, 2], overwritten.
+    extra_units, extra_digests : ndarray
+        int64 [E] ascending, uint64 [E, 2]: what the chain absorbs before some of the units.
     """
     lanes, words = np.empty((4, _LANES), np.uint64), np.empty((_TILE_WORDS, _LANES), np.uint64)
     num_units, bits, next_extra = digests.shape[0], int64(0), 0
@@ -193,3 +193,10 @@ def hash_units_host(tokens, unit, content_key, chain, extra_units, extra_digests
     for at in range(num_units * unit, tokens.size):
         bits |= int64(tokens[at])
     return bits
+
+
+@host_loop
+def hash_units_host(tokens, unit, content_key, chain, digests):  # type: ignore[no-untyped-def]
+    """Do the same where no unit mixes in anything but its tokens."""
+    no_units, no_digests = np.empty(0, np.int64), np.empty((0, 2), np.uint64)
+    return hash_units_with_extras_host(tokens, unit, content_key, chain, digests, no_units, no_digests)
