@@ -35,7 +35,8 @@ class CachePlacement:
     Parameters
     ----------
     layout : str
-        One of `numba_ckpt.cache.LAYOUTS`.
+        One of `numba_ckpt.cache.LAYOUTS`. Hot sets keep its order of heads and tokens, but each layer's blocks lie in a
+        row.
     kernel_block_sizes : sequence of int or None, optional
         For each group, as `init_attn_backend` returns them; by default the groups' own block sizes.
     array_module : module
@@ -138,20 +139,24 @@ def bind_kv_cache_to_layers(caches: Mapping[str, Any], layers: Layers, num_attn_
             refuse("caches", "caches of the model's layers", repr(name), "check its name")
     names = [name for name in layers if name in caches]
     order = _layer_order(names, check_int("num_attn_modules", num_attn_modules, 1))
-    bound: list[AttentionLayer] = []
+    bound: list[str] = []
     try:
         for name in names:
-            bound.append(layers[name])
+            bound.append(name)
             layers[name].bind_kv_cache(caches[name])
-    except BaseException:
-        _unbind(bound)
+    except BaseException as error:
+        _unbind(bound, layers, error)
         raise
     return [caches[name] for name in order]
 
 
-def _unbind(bound: list[AttentionLayer]) -> None:
-    for layer in reversed(bound):
-        layer.bind_kv_cache(None)
+def _unbind(bound: list[str], layers: Layers, error: BaseException) -> None:
+    """Hand layers None; one that fails at that too does not keep the others bound."""
+    for name in reversed(bound):
+        try:
+            layers[name].bind_kv_cache(None)
+        except Exception as second:
+            error.add_note(f"{name} could not be unbound: {second!r}")
 
 
 def _layer_order(names: list[str], num_attn_modules: int) -> list[str]:
@@ -261,7 +266,9 @@ def _plan_hot_set(kv_cache_config: KVCacheConfig, placement: CachePlacement) -> 
     )
     sizes = placement.kernel_block_sizes
     own_sizes = None if sizes is None else [sizes[index] for index in hosted]
-    return plan_memory(KVCacheConfig(num_slots, groups, tensors), "LBNHC", own_sizes)
+    # A page moves in one piece, so nothing may lie between its heads.
+    layout = "LB" + placement.layout.translate({ord(letter): None for letter in "LB"})
+    return plan_memory(KVCacheConfig(num_slots, groups, tensors), layout, own_sizes)
 
 
 def _allocate_hot_set(

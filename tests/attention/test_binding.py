@@ -1,6 +1,8 @@
 """Caches are allocated, shared and bound; or nothing is left behind."""
 
 import contextlib
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ import pytest
 from numba_ckpt.attention import CachePlacement, bind_kv_cache_to_layers, get_kv_cache_spec, init_kv_cache
 from numba_ckpt.attention import binding as binding_module
 from numba_ckpt.cache import KVCacheConfig, KVCacheGroup, KVCacheTensor, plan_kv_cache
+from numba_ckpt.cache.config import LAYOUTS
 from numba_ckpt.errors import ArgumentError
+from numba_ckpt.testing import SimulatedDevice
 from tests.attention.cached_layers import CONFIG, FULL, STATE, WINDOW, Layer
 
 NUM_BLOCKS = 12
@@ -143,6 +147,82 @@ def test_a_layer_that_fails_leaves_nobody_bound_and_nothing_on_the_host(monkeypa
     assert [layer.bound[-1:] for layer in failing.values()] == [[None]] * 4 + [[]] * 2
     with pytest.raises(ArgumentError, match="closed"):
         tiers[0].load(np.array([1]))
+
+
+def test_a_failure_keeps_no_memory():
+    layers = hybrid()
+    memory = []
+
+    class Module:
+        @staticmethod
+        def zeros(*arguments):
+            memory.append(weakref.ref(array := np.zeros(*arguments)))
+            return array
+
+    failing = layers | {"layers.3.attn": Failing(FULL)}
+    with contextlib.suppress(RuntimeError):
+        init_kv_cache(failing, hosted(layers), CachePlacement(array_module=Module, num_hot_blocks=3))
+    for layer in failing.values():
+        layer.bound.clear()
+    gc.collect()
+    assert [array() for array in memory] == [None, None]
+
+
+class Stuck(Failing):
+    def bind_kv_cache(self, cache):
+        raise RuntimeError("no room for a graph" if cache is not None else "stuck")
+
+
+def test_a_layer_that_cannot_be_unbound_keeps_no_other_bound():
+    layers = hybrid()
+    with pytest.raises(RuntimeError, match="no room") as raised:
+        init_kv_cache(layers | {"layers.3.attn": Stuck(FULL)}, planned(layers))
+    assert raised.value.__notes__ == ["layers.3.attn could not be unbound: RuntimeError('stuck')"]
+    assert all(layers[f"layers.{name}"].bound[-1] is None for name in ("0.mixer", "1.attn", "2.mixer"))
+
+
+def test_pages_that_do_not_fit_on_the_host_bind_nothing(monkeypatch):
+    layers = hybrid()
+
+    def no_room(*arguments):
+        raise MemoryError("pinned")
+
+    monkeypatch.setattr(binding_module, "HostTier", no_room)
+    with pytest.raises(MemoryError, match="pinned"):
+        init_kv_cache(layers, hosted(layers), CachePlacement(num_hot_blocks=3))
+    assert not any(layer.bound for layer in layers.values())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+def test_hot_sets_keep_the_order_of_heads_and_tokens(layout):
+    layers = hybrid()
+    hot = init_kv_cache(layers, hosted(layers), CachePlacement(layout, num_hot_blocks=3)).by_layer["layers.1.attn"]
+    ordinary = init_kv_cache(layers, planned(layers), CachePlacement(layout)).by_layer["layers.1.attn"]
+    assert hot.strides == ordinary.strides
+
+
+def test_a_device_holds_the_hot_set_and_pinned_memory_the_rest():
+    layers = hybrid()
+    with SimulatedDevice.attached() as device:
+
+        class Module:
+            @staticmethod
+            def zeros(*arguments):
+                return device.put(np.zeros(*arguments))
+
+        caches = init_kv_cache(layers, hosted(layers), CachePlacement(array_module=Module, num_hot_blocks=3))
+        (slot,) = caches.host_tier.load([7]).tolist()
+        device.wait()
+        for name in ("layers.1.attn", "layers.3.attn"):
+            assert device.owns(caches.by_layer[name])
+            caches.by_layer[name][slot] = 5
+        caches.host_tier.mark_written([7])
+        caches.host_tier.store()
+        assert slot in caches.host_tier.load([8, 9]).tolist()
+        device.wait()
+        (slot,) = caches.host_tier.load([7]).tolist()
+        for name in ("layers.1.attn", "layers.3.attn"):
+            assert (device.get(caches.by_layer[name])[slot] == 5).all()
 
 
 def test_everything_is_allocated_inside_the_callers_context():

@@ -101,6 +101,29 @@ def test_null_ids_are_never_moved_nor_stored(device):
     assert _read(device, hot, 0) == [0, 0, 0]
 
 
+def test_what_nobody_wrote_is_not_stored(device):
+    """Case B61: a scratch block that no step reached is nothing to keep either."""
+    tier = HostTier(_hot_pages(device), NUM_BLOCKS)
+    tier.load([4])
+    assert tier.store([0, 4]) == tier.store() == 0
+    assert not tier.is_stored([0, 4]).any()
+
+
+def test_a_page_is_not_rewritten_under_a_copy_that_reads_it(device):
+    """Case B75: block 5 comes in, is written and goes out again, all before the first copy has run."""
+    hot = _hot_pages(device)
+    tier = HostTier(hot, NUM_BLOCKS)
+    first = int(tier.load([5])[0])
+    _write(device, hot, first, 40)
+    tier.mark_written([5])
+    tier.load([1, 2, 3])
+    again = int(tier.load([5])[0])  # reads the host's page 5, and is still queued
+    tier.mark_written([5])
+    tier.store()  # would write page 5
+    assert _read(device, hot, again) == [40, 41, 42]
+    assert [int(page[0]) for page in tier.host_pages(5)] == [40, 41, 42]
+
+
 def test_all_state_tensors_of_a_block_move(device):
     """Case B65: convolution window, recurrent state and a registered side state travel together."""
     hot = _hot_pages(device)
