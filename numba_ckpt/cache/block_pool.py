@@ -153,7 +153,8 @@ class BlockPool:
             refuse("keys", f"uint64 of shape ({ids.size}, 2)", f"{keys.dtype} of shape {keys.shape}", "hash the prefix")
         if (bad := int(first_not_held(self.words, ids))) != NONE:
             refuse("blocks", "blocks that are held", f"{ids[bad]} at entry {bad}", "publish before releasing")
-        return int(publish_blocks(self.words, ids, keys, check_int("group", group, 0)))
+        # The loop borrows the keys, which forgets strides.
+        return int(publish_blocks(self.words, ids, np.ascontiguousarray(keys), check_int("group", group, 0)))
 
     def find(self, keys: np.ndarray, group: int) -> np.ndarray:
         """Return the blocks of `keys` (uint64 [n, 2]) up to the first that is missing: int32 [found]."""

@@ -144,3 +144,12 @@ def test_bad_calls_change_nothing(call):
 
 def test_a_million_blocks_take_less_than_200_mb():
     assert sum(array.nbytes for array in BlockPool(1_000_001).arrays) < 200e6
+
+
+@pytest.mark.parametrize("stride", [lambda keys: keys[::2], lambda keys: keys[::-1], np.asfortranarray])
+def test_keys_of_any_strides_are_published_as_they_are(stride):
+    pool, keys = BlockPool(40), stride(np.arange(64, dtype=np.uint64).reshape(32, 2))
+    blocks = pool.allocate(len(keys))
+    assert pool.publish(blocks, keys, group=0) == len(keys)
+    assert pool.find(keys.copy(), group=0).tolist() == blocks.tolist()
+    pool.check_integrity()
