@@ -1,5 +1,7 @@
 """The kernels behind a step's metadata equal their host loops, in the simulator."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from numba_ckpt.kernels.running_state_indices import StateIndices, StateRows, ru
 from numba_ckpt.kernels.token_to_req_indices import token_to_req_indices
 from numba_ckpt.testing import SimulatedDevice
 from tests.attention.test_build_metadata_golden import CASES, check_case
+from tests.attention.test_recurrent_state import builder_of, common_of
 
 NUM_COLS, NUM_ROWS, BLOCK = 10, 9, 8
 
@@ -38,7 +41,8 @@ def test_running_states(device, lens, num_decodes, counts, num_slots):
     num_decodes = min(num_decodes, len(lens))
     starts = np.concatenate(([0], np.cumsum([query for _, query in lens]))).astype(np.int32)
     seq_lens = np.array([computed + query for computed, query in lens], np.int32)
-    accepted = np.arange(1, len(lens) + 1, dtype=np.int32) % num_slots + 1 if counts else None
+    kept = [min(row % num_slots + 1, max(computed, 1)) for row, (computed, _) in enumerate(lens)]
+    accepted = np.array(kept, np.int32) if counts else None
     table = np.arange(1, len(lens) * NUM_COLS + 1, dtype=np.int32).reshape(len(lens), NUM_COLS)
 
     def run(put, buffers):
@@ -57,6 +61,15 @@ def test_running_states(device, lens, num_decodes, counts, num_slots):
     for ours, theirs in zip(on_device, on_host, strict=True):
         assert np.array_equal(device.get(ours), theirs)
     assert not on_host.initial[len(lens) :].any()
+
+
+def test_blocks_beyond_int32_are_null_blocks_on_the_device(device):
+    table = np.array([[4, 6, 2**32 + 5, 8], [-7, 6, 7, 8]])
+    arrays = (device.put(np.array(values)) for values in ([17, 3], [0, 2, 5], [2]))
+    buffers = np.full(2, -9, np.int32), np.full((2, 2), -9, np.int32), np.ones(2, np.bool_)
+    out = StateIndices(*map(device.put, buffers))
+    running_state_indices(device.put(table), StateRows(*arrays, 2, 1, 8, 17), out)
+    assert [device.get(array).tolist() for array in out] == [[0, 0], [[6, 0], [0, 0]], [True, False]]
 
 
 @settings(deadline=None, max_examples=25)
@@ -85,3 +98,40 @@ def test_a_batch_on_the_device_finds_its_tokens_once(device):
 @pytest.mark.parametrize("case", CASES[:12], ids=range(12))
 def test_recorded_metadata(device, case):
     check_case(case, device.put, device.get)
+
+
+def on_device(device, common):
+    """The step with everything but the host's mirrors on the device."""
+    host = common.batch
+    lens = device.put(host.seq_lens)
+    batch = replace(
+        host, query_start_loc=device.put(host.query_start_loc), seq_lens=lens, seq_lens_cpu_upper_bound=host.seq_lens
+    )
+    return common._replace(
+        batch=batch, block_table=device.put(common.block_table), slot_mapping=device.put(common.slot_mapping)
+    )
+
+
+def test_recurrent_layers_read_on_the_device_what_they_read_on_the_host(device):
+    builders, others = [builder_of(2), builder_of(2)], [builder_of(2), builder_of(2)]
+    for rows in ([(9, 3), (12, 1), (0, 20), (8, 24)], [(10, 2), (3, 0)], [(0, 17)]):
+        common = common_of(rows, flags=[query > 3 for _, query in rows])
+        accepted = np.array([min(2, max(computed, 1)) for computed, _ in rows])
+        moved = on_device(device, common)
+        ours = builders[0].build(moved, num_accepted_tokens=device.put(accepted))
+        theirs = builders[1].build(common, num_accepted_tokens=accepted)
+        check_same(device, ours, theirs)
+        tables = device.put(common.block_table + 300), common.block_table + 300
+        again = zip(others, (ours, theirs), tables, strict=True)
+        check_same(device, *(other.update_block_table(got, table, None) for other, got, table in again))
+        check_same(device, ours, theirs)
+
+
+def check_same(device, ours, theirs):
+    for got, expected in zip(ours.state_indices, theirs.state_indices, strict=True):
+        assert np.array_equal(device.get(got), expected)
+    assert (ours.num_decodes, ours.num_prefills) == (theirs.num_decodes, theirs.num_prefills)
+    assert (ours.checkpoint is None) == (theirs.checkpoint is None)
+    if theirs.checkpoint is not None:
+        assert np.array_equal(device.get(ours.checkpoint.state_indices), theirs.checkpoint.state_indices)
+        assert np.array_equal(ours.checkpoint.offsets_cpu, theirs.checkpoint.offsets_cpu)
