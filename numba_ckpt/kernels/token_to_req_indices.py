@@ -3,7 +3,7 @@
 import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
-from numba_ckpt._check import check_array, check_int, refuse
+from numba_ckpt._check import check_array, check_int, check_writable, refuse
 from numba_ckpt._jit import cuda, host_loop, kernel
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
@@ -14,12 +14,24 @@ __all__ = ["token_to_req_indices"]
 
 
 @host_loop
-def _token_to_req_indices_host(query_start_loc, num_reqs, indices):  # type: ignore[no-untyped-def]
+def _first_bad_start(query_start_loc, num_reqs, num_tokens):  # type: ignore[no-untyped-def]
+    """First entry that is below the one before it, or beyond the tokens; -1 if there is none, and the first is 0."""
+    before = 0
     for row in range(num_reqs + 1):
-        begin = max(query_start_loc[row], 0)
-        end = query_start_loc[row + 1] if row < num_reqs else indices.size
-        for token in range(begin, min(end, indices.size)):
-            indices[token] = row if row < num_reqs else NO_REQUEST
+        start = query_start_loc[row]
+        if start < before or start > num_tokens or (row == 0 and start > 0):
+            return row
+        before = start
+    return -1
+
+
+@host_loop
+def _token_to_req_indices_host(query_start_loc, num_reqs, indices):  # type: ignore[no-untyped-def]
+    for row in range(num_reqs):
+        for token in range(query_start_loc[row], query_start_loc[row + 1]):
+            indices[token] = row
+    for token in range(query_start_loc[num_reqs], indices.size):
+        indices[token] = NO_REQUEST
 
 
 @kernel
@@ -39,7 +51,7 @@ def token_to_req_indices(query_start_loc: Array, num_reqs: int, max_query_len: i
     Parameters
     ----------
     query_start_loc : ndarray or cupy.ndarray
-        int32 or int64 [>= N+1], where each request's tokens begin; entry N is where padding begins.
+        int32 or int64 [>= N+1], where each request's tokens begin, 0 first; entry N is where padding begins.
     num_reqs : int
         N, requests of the batch.
     max_query_len : int
@@ -55,7 +67,8 @@ def token_to_req_indices(query_start_loc: Array, num_reqs: int, max_query_len: i
     Raises
     ------
     ArgumentError, ArgumentTypeError, BackendMixError
-        Wrong dtypes or shapes, or arrays of different devices; nothing is written then.
+        Wrong dtypes or shapes, or arrays of different devices; on the host also starts that fall, or that end beyond
+        `out`. Nothing is written then.
 
     Notes
     -----
@@ -71,10 +84,16 @@ def token_to_req_indices(query_start_loc: Array, num_reqs: int, max_query_len: i
     check_array("out", out, 1, "i")
     if out.dtype != np.int32:
         refuse("out", "int32", out.dtype, "allocate it with this dtype", ArgumentTypeError)
+    check_writable("out", out)
     check_int("num_reqs", num_reqs, 0, query_start_loc.shape[0] - 1)
+    check_int("max_query_len", max_query_len, 0)
     if isinstance(backend, DeviceBackend):
-        shape = num_reqs + 1, max(check_int("max_query_len", max_query_len, 0), 1)
+        shape = num_reqs + 1, max(max_query_len, 1)
         launch_grid(backend, _token_to_req_indices_kernel, shape, (query_start_loc, num_reqs, out))
-    else:
-        _token_to_req_indices_host(query_start_loc, num_reqs, out)
+        return out
+    bad = int(_first_bad_start(query_start_loc, num_reqs, out.shape[0]))
+    if bad >= 0:
+        got = f"{query_start_loc[bad]} at entry {bad}"
+        refuse("query_start_loc", f"ascending starts from 0 to at most {out.shape[0]}", got, "accumulate query lengths")
+    _token_to_req_indices_host(query_start_loc, num_reqs, out)
     return out
