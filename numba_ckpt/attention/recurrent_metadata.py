@@ -21,9 +21,9 @@ class RecurrentStateMetadata:
     batch : StepBatch
         Query starts, sequence lengths, their bounds.
     num_decodes, num_decode_tokens : int
-        Leading rows that verify drafts or compute one token, and their tokens.
+        Leading rows, up to the last that verifies drafts or computes one token, and their tokens.
     num_prefills, num_prefill_tokens : int
-        Rows after them that compute prompts, and their tokens. Rows without tokens are neither.
+        Rows after them that compute prompts, and their tokens. Rows without tokens are never prefills.
     prefill_rows : ndarray
         int64 [prefills], on the host: the prefills' rows in the batch.
     state_indices : StateIndices

@@ -103,7 +103,7 @@ class RecurrentStateBuilder(MetadataBuilder):
         super().__init__(spec, layer_names, config, kernel_block_size)
         self._num_rows = config.limits.max_num_requests
         # Without caching a request has one state, in its first column, whatever its length.
-        self._column_tokens = config.limits.max_model_len + 1 if spec.cache_mode == "none" else spec.block_size
+        self._column_tokens = config.limits.max_model_len if spec.cache_mode == "none" else spec.block_size
         self._num_slots = 1 + spec.num_speculative_blocks
         self._checkpoints = PrefillCheckpointBuilder(
             _geometry(spec, config), spec.cache_mode, spec.num_checkpoint_blocks
@@ -193,6 +193,10 @@ class RecurrentStateBuilder(MetadataBuilder):
         if batch.num_reqs > self._num_rows:
             do = "raise limits.max_num_requests, which the buffers are sized for"
             refuse("num_reqs", f"at most {self._num_rows}", batch.num_reqs, do)
+        max_model_len = self.config.limits.max_model_len
+        if batch.max_seq_len > max_model_len:
+            do = "raise limits.max_model_len, which block tables are sized for"
+            refuse("max_seq_len", f"at most {max_model_len}", batch.max_seq_len, do)
         starts, flags = batch.query_start_loc_cpu, common.is_prefilling
         flags = self._nobody[: batch.num_reqs] if flags is None else flags
         num_decodes, num_prefills = _split_rows(starts, flags, num_drafts, self._prefill_rows)

@@ -24,7 +24,7 @@ MAX_REQS, MAX_LEN = 8, 64
 
 
 class ChunkedBuilder(RecurrentStateBuilder):
-    chunk_size = 4
+    chunk_size = 2 * HASH  # so that every other checkpoint cuts a chunk
 
 
 def config_of(num_drafts=0, alignment=HASH, **limits):
@@ -134,8 +134,9 @@ def test_b09_checkpoints_and_chunks_are_of_prefills_alone():
     assert metadata.checkpoint.query_lens_cpu.tolist() == [20, 24]
     # Blocks of rows 2 and 3, in the column of end - 2 blocks.
     assert metadata.checkpoint.state_indices.tolist() == [26, 39]
-    assert metadata.chunk_layout.cu_chunk_seqlens[0] == 0
-    assert metadata.chunk_layout.cu_chunk_seqlens[-1] == 44
+    # The second checkpoint, at position 28, cuts a chunk of 8; the first lies between two.
+    assert metadata.chunk_layout.cu_chunk_seqlens.tolist() == [0, 8, 16, 20, 28, 36, 40, 44]
+    assert metadata.chunk_layout.checkpoint_chunk_indices.tolist() == [1, 5]
 
 
 def test_b27_padding_is_no_prefill_and_the_buffers_are_refreshed():
@@ -201,6 +202,14 @@ def test_states_that_are_not_cached_stay_in_the_first_column():
     assert metadata.checkpoint is None
 
 
+def test_a_request_as_long_as_the_model_allows_stays_in_the_first_column():
+    builder = builder_of(2, cache_mode="none", num_checkpoint_blocks=0)
+    common = common_of([(MAX_LEN - 1, 1), (MAX_LEN - 3, 3)], table_of(2, 3), [False, False])
+    indices = builder.build(common, num_accepted_tokens=np.array([3, 1])).state_indices
+    assert indices.initial[:2].tolist() == [3, 4]
+    assert indices.written[:2].tolist() == [[1, 0, 0], [4, 5, 6]]
+
+
 def test_captures_take_decodes_alone():
     builder = builder_of()
     assert builder.get_cudagraph_support() is AttentionCGSupport.UNIFORM_BATCH
@@ -218,10 +227,12 @@ def test_steps_of_decodes_allocate_next_to_nothing():
     builder = builder_of()
     common = common_of([(9, 1)] * MAX_REQS, flags=[False] * MAX_REQS)
     builder.build(common)
+    other = builder_of()
+    other.update_block_table(builder.build(common), common.block_table, common.slot_mapping)
     tracemalloc.start()
     before = tracemalloc.take_snapshot()
     for _ in range(50):
-        builder.build(common)
+        other.update_block_table(builder.build(common), common.block_table, common.slot_mapping)
     grown = sum(entry.size_diff for entry in tracemalloc.take_snapshot().compare_to(before, "filename"))
     tracemalloc.stop()
     assert grown <= 10_000
@@ -244,6 +255,18 @@ BAD = {
         "3 entries",
     ),
     "counts in a list": (build([(9, 1)], num_accepted_tokens=[1]), "accepted", "list"),
+    "counts of nothing": (
+        build([(9, 1)], num_accepted_tokens=np.zeros(1, np.int64)),
+        "num_accepted_tokens",
+        "0 in row 0",
+    ),
+    "more kept than there are blocks": (
+        build([(9, 1)], num_drafts=1, num_accepted_tokens=np.array([3])),
+        "num_accepted_tokens",
+        "[1, 2]",
+    ),
+    "longer than the model's length": (build([(MAX_LEN, 1)]), "max_seq_len", f"at most {MAX_LEN}, got {MAX_LEN + 1}"),
+    "blocks beyond int32": (build([(9, 1)], table=np.full((1, 16), 2**40)), "block_table", str(2**40)),
     "a spec of attention": (
         lambda builder: RecurrentStateBuilder(FullAttentionSpec(8, 1, 8), ("a",), config_of()),
         "spec",
@@ -273,6 +296,7 @@ def test_a_refused_step_leaves_the_buffers_as_they_were():
     for rows, flags, table in (
         ([(0, 9), (9, 1)], [True, False], None),
         ([(30, 1)], [False], table_of(1, 2)),
+        ([(9, 1), (0, 20)], [False, True], -table_of(2)),
     ):
         with pytest.raises(ArgumentError):
             builder.build(common_of(rows, table, flags))
