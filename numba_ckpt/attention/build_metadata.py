@@ -1,7 +1,7 @@
 """From a step's batch to the metadata that each layer reads."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from numba_ckpt.errors import ArgumentTypeError
 __all__ = ["build_attn_metadata"]
 
 _DEFAULTS = MetadataOptions()
+_SLOT_DTYPE = np.dtype(np.int64)
+_BLOCK_DTYPES = np.dtype(np.int32), _SLOT_DTYPE
 _OWN_FIELDS = frozenset(CommonAttentionMetadata._fields) - {"is_prefilling"}
 
 
@@ -72,7 +74,7 @@ def build_attn_metadata(
     ------
     ArgumentError, ArgumentTypeError, BackendMixError
         Tables or slots that do not match groups or batch, an unknown group in `causal`, a micro-batch without
-        builders, a layer in two groups; and what the builders refuse.
+        builders, a layer in two groups: no builder has run then. And what the builders refuse.
 
     Notes
     -----
@@ -90,24 +92,27 @@ def build_attn_metadata(
     >>> metadata["a"] is metadata["b"], metadata["b"].slot_mapping.tolist()
     (True, [112, 113])
     """
-    _check_groups(attn_groups, block_tables, slot_mappings, options)
-    metadata_by_layer: dict[str, Any] = {}
+    _check_groups(attn_groups, batch, block_tables, slot_mappings, options)
+    # All is checked before the first builder runs: builders may write to buffers that layers read.
+    plans = [
+        (group, group.get_metadata_builder(options.ubatch_idx), common)
+        for group_id, groups in enumerate(attn_groups)
+        if groups
+        for common in (_common_of(group_id, batch, block_tables[group_id], slot_mappings[group_id], options),)
+        for group in groups
+    ]
+    layer_names = [name for group, _, _ in plans for name in group.layer_names]
+    metadata_by_layer: dict[str, Any] = dict.fromkeys(layer_names)
+    if len(metadata_by_layer) != len(layer_names):
+        _refuse_twins(layer_names)
     built: dict[Any, _Built] = {}
-    num_layers = 0
-    for group_id, groups in enumerate(attn_groups):
-        if not groups:
-            continue
-        common = _common_of(group_id, batch, (block_tables[group_id], slot_mappings[group_id]), options)
-        for group in groups:
-            builder = group.get_metadata_builder(options.ubatch_idx)
-            if options.for_cudagraph_capture:
-                metadata = builder.build_for_cudagraph_capture(common)
-            else:
-                metadata = _build(builder, common, options, built)
-            metadata_by_layer.update(dict.fromkeys(group.layer_names, metadata))
-            num_layers += len(group.layer_names)
-    if num_layers != len(metadata_by_layer):
-        _refuse_twins(attn_groups)
+    for group, builder, common in plans:
+        if options.for_cudagraph_capture:
+            metadata = builder.build_for_cudagraph_capture(common)
+        else:
+            metadata = _build(builder, common, options, built)
+        for name in group.layer_names:
+            metadata_by_layer[name] = metadata
     return metadata_by_layer
 
 
@@ -130,18 +135,21 @@ def _build(
 
 
 def _common_of(
-    group_id: int, batch: StepBatch, tables: tuple[Array, Array], options: MetadataOptions
+    group_id: int, batch: StepBatch, block_table: Array, slot_mapping: Array, options: MetadataOptions
 ) -> CommonAttentionMetadata:
     """Make the record of one cache group."""
-    block_table, slot_mapping = tables
-    if block_table.shape[0] < batch.num_reqs or slot_mapping.shape[0] < batch.num_tokens:
-        _refuse_tables(group_id, batch, tables)
-    if type(block_table) is not type(batch.seq_lens) or type(slot_mapping) is not type(batch.seq_lens):
-        backend_of(seq_lens=batch.seq_lens, block_table=block_table, slot_mapping=slot_mapping)
-    if block_table.dtype.kind != "i" or slot_mapping.dtype.kind != "i":
-        _refuse_tables(group_id, batch, tables)
+    if not (
+        type(block_table) is type(slot_mapping) is type(batch.seq_lens)
+        and slot_mapping.dtype is _SLOT_DTYPE
+        and block_table.dtype in _BLOCK_DTYPES
+        and block_table.ndim == 2
+        and slot_mapping.ndim == 1
+        and block_table.shape[0] >= batch.num_reqs
+        and slot_mapping.shape[0] >= batch.num_tokens
+    ):
+        _check_tables(group_id, batch, block_table, slot_mapping)
     causal = options.causal
-    if isinstance(causal, Mapping):
+    if type(causal) is not bool and isinstance(causal, Mapping):
         causal = causal.get(group_id, True)
     is_prefilling, extra = batch.is_prefilling, NO_EXTRA
     if options.model_specific is not None:
@@ -155,6 +163,7 @@ def _common_of(
 
 def _check_groups(
     attn_groups: Sequence[Sequence[AttentionGroup]],
+    batch: StepBatch,
     block_tables: Sequence[Array],
     slot_mappings: Any,
     options: MetadataOptions,
@@ -164,23 +173,34 @@ def _check_groups(
         if len(given) != num_groups:
             do = "pass one for each cache group, also for those without attention groups"
             refuse(name, f"{num_groups} entries, one for each group", len(given), do)
-    if isinstance(options.causal, Mapping):
-        unknown = [group_id for group_id in options.causal if group_id >= num_groups]
+    causal = options.causal
+    if type(causal) is bool:
+        return
+    if isinstance(causal, Mapping):
+        unknown = [group_id for group_id in causal if group_id >= num_groups]
         if unknown:
             refuse("causal", f"cache groups in [0, {num_groups})", unknown[0], "name groups of attn_groups")
+    elif not isinstance(causal, np.bool_):
+        check_shape("causal", causal, (batch.num_reqs,), "it has one flag for each row of the batch")
 
 
-def _refuse_tables(group_id: int, batch: StepBatch, tables: tuple[Array, Array]) -> None:
-    """Say what is wrong with a cache group's tables."""
-    block_table, slot_mapping = tables
-    check_array(f"block_tables[{group_id}]", block_table, 2, "i")
-    check_array(f"slot_mappings[{group_id}]", slot_mapping, 1, "i")
+def _check_tables(group_id: int, batch: StepBatch, block_table: Array, slot_mapping: Array) -> None:
+    """Refuse tables of other shapes, dtypes or devices than the batch's."""
+    names = f"block_tables[{group_id}]", f"slot_mappings[{group_id}]"
+    check_array(names[0], block_table, 2, "i")
+    check_array(names[1], slot_mapping, 1, "i")
+    if block_table.dtype not in _BLOCK_DTYPES:
+        refuse(names[0], "int32 or int64", block_table.dtype, "keep block ids as int32", ArgumentTypeError)
+    if slot_mapping.dtype != _SLOT_DTYPE:
+        do = "keep slots as int64, which large caches need"
+        refuse(names[1], "int64", slot_mapping.dtype, do, ArgumentTypeError)
     if block_table.shape[0] < batch.num_reqs:
         expected = f"at least {batch.num_reqs} rows"
-        refuse(f"block_tables[{group_id}]", expected, block_table.shape[0], "gather the rows of the whole batch")
+        refuse(names[0], expected, block_table.shape[0], "gather the rows of the whole batch")
     if slot_mapping.shape[0] < batch.num_tokens:
         expected = f"at least {batch.num_tokens} slots"
-        refuse(f"slot_mappings[{group_id}]", expected, slot_mapping.shape[0], "map all tokens, padding included")
+        refuse(names[1], expected, slot_mapping.shape[0], "map all tokens, padding included")
+    backend_of(seq_lens=batch.seq_lens, block_table=block_table, slot_mapping=slot_mapping)
 
 
 def _check_extra(group_id: int, batch: StepBatch, extra: Mapping[str, Any], is_prefilling: Any) -> None:
@@ -197,7 +217,6 @@ def _check_extra(group_id: int, batch: StepBatch, extra: Mapping[str, Any], is_p
         check_shape(name, is_prefilling, (batch.num_reqs,), "it has one flag for each row of the batch")
 
 
-def _refuse_twins(attn_groups: Sequence[Sequence[AttentionGroup]]) -> None:
-    names = [name for groups in attn_groups for group in groups for name in group.layer_names]
-    twin = next(name for name in names if names.count(name) > 1)
+def _refuse_twins(layer_names: list[str]) -> NoReturn:
+    twin = next(name for name in layer_names if layer_names.count(name) > 1)
     refuse("attn_groups", "every layer in one group", f"{twin!r} in two", "name each layer once")

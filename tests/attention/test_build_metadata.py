@@ -19,6 +19,7 @@ from numba_ckpt.attention import (
 from numba_ckpt.cache import FullAttentionSpec, LimitsConfig, SlidingWindowSpec
 from numba_ckpt.errors import ArgumentError
 from numba_ckpt.kernels import token_to_req_indices as kernel_module
+from tests.attention.layers import engine_config
 
 LIMITS = LimitsConfig(max_num_requests=4, max_num_batched_tokens=16, max_model_len=64)
 STARTS, LENS = np.array([0, 3, 4, 4]), np.array([3, 9, 0])
@@ -109,7 +110,7 @@ def test_buffers_longer_than_the_batch_are_cut_without_a_copy():
 
 
 def paged(spec=SPEC):
-    return PagedAttentionBuilder(spec, ("x",), None, 8)
+    return PagedAttentionBuilder(spec, ("x",), engine_config(), 8)
 
 
 def test_groups_of_one_spec_are_planned_once(monkeypatch):
