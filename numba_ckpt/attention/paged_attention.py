@@ -1,19 +1,19 @@
 """Attention over paged keys and values: what a kernel that walks block tables reads."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from numba_ckpt._array import Array
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.attention.backend import AttentionBackend, AttentionCGSupport, MetadataBuilder
 from numba_ckpt.attention.common_metadata import CommonAttentionMetadata
 from numba_ckpt.attention.step_batch import StepBatch
+from numba_ckpt.cache import CrossAttentionSpec, EncoderOnlyAttentionSpec, EngineConfig, KVCacheSpec
 
 __all__ = ["PagedAttentionBackend", "PagedAttentionBuilder", "PagedAttentionMetadata"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PagedAttentionMetadata:
+class PagedAttentionMetadata(NamedTuple):
     """What the layers of one group read to attend to cached keys and values.
 
     Attributes
@@ -66,6 +66,17 @@ class PagedAttentionBuilder(MetadataBuilder):
 
     supports_update_block_table = True
 
+    def __init__(
+        self, spec: KVCacheSpec, layer_names: Sequence[str], config: EngineConfig, kernel_block_size: int | None = None
+    ) -> None:
+        super().__init__(spec, layer_names, config, kernel_block_size)
+        self._block_size = kernel_block_size or spec.block_size
+        # What the encoder computed has another length than the sequence.
+        is_of_sequence = not isinstance(spec, (CrossAttentionSpec, EncoderOnlyAttentionSpec))
+        num_ranks = config.parallel.cp_size if spec.is_cp_sharded else 1
+        self._tokens_of_col = self._block_size * num_ranks if is_of_sequence else None
+        self._sees = getattr(spec, "sliding_window", None), getattr(spec, "attention_chunk_size", None)
+
     def build(
         self, common: CommonAttentionMetadata, common_prefix_len: int = 0, **extra: Any
     ) -> PagedAttentionMetadata:
@@ -78,17 +89,16 @@ class PagedAttentionBuilder(MetadataBuilder):
         """
         if extra:
             refuse("extra", "nothing", ", ".join(extra), "leave it out for PagedAttentionBackend")
-        batch, block_size = common.batch, self.kernel_block_size or self.spec.block_size
+        batch, fast_prefill = common.batch, common.fast_prefill
         check_int("common_prefix_len", common_prefix_len, 0, batch.max_seq_len)
-        fast_prefill = common.fast_prefill
+        self._check_extent(batch, common.block_table)
         return PagedAttentionMetadata(
             batch,
             common.block_table,
             common.slot_mapping,
             common.causal,
-            block_size,
-            getattr(self.spec, "sliding_window", None),
-            getattr(self.spec, "attention_chunk_size", None),
+            self._block_size,
+            *self._sees,
             common_prefix_len,
             None if fast_prefill is None else fast_prefill.logits_indices_padded,
         )
@@ -96,8 +106,23 @@ class PagedAttentionBuilder(MetadataBuilder):
     def update_block_table(
         self, metadata: PagedAttentionMetadata, block_table: Array, slot_mapping: Array
     ) -> PagedAttentionMetadata:
-        """Return the metadata with another group's table and slots."""
-        return replace(metadata, block_table=block_table, slot_mapping=slot_mapping)
+        """Return the metadata with another group's table and slots.
+
+        Raises
+        ------
+        ArgumentError
+            A block table too narrow for the longest sequence.
+        """
+        self._check_extent(metadata.batch, block_table)
+        return metadata._replace(block_table=block_table, slot_mapping=slot_mapping)
+
+    def _check_extent(self, batch: StepBatch, block_table: Array) -> None:
+        if self._tokens_of_col is None:
+            return
+        num_tokens = block_table.shape[1] * self._tokens_of_col
+        if num_tokens < batch.max_seq_len and batch.num_reqs:
+            expected = f"columns for {batch.max_seq_len} tokens"
+            refuse("block_table", expected, f"{block_table.shape[1]} of {self._tokens_of_col}", "gather whole rows")
 
     def get_cudagraph_support(self) -> AttentionCGSupport:
         """Return ALWAYS: the layers read the engine's buffers, whose addresses stay."""
