@@ -1,13 +1,12 @@
-"""A step's batch and its metadata: what is shared, what differs by group, and mistakes."""
+"""A step's batch and its metadata: what is shared, and what differs by group."""
 
 import tracemalloc
 
 import numpy as np
-import pytest
 
 from numba_ckpt.attention import (
     AttentionGroup,
-    MetadataBuilder,
+    FastPrefillHelper,
     MetadataOptions,
     NoOpBackend,
     NoOpBuilder,
@@ -16,12 +15,10 @@ from numba_ckpt.attention import (
     StepBatch,
     build_attn_metadata,
 )
-from numba_ckpt.cache import FullAttentionSpec, LimitsConfig, SlidingWindowSpec
-from numba_ckpt.errors import ArgumentError
+from numba_ckpt.cache import FullAttentionSpec, SlidingWindowSpec
 from numba_ckpt.kernels import token_to_req_indices as kernel_module
 from tests.attention.layers import engine_config
 
-LIMITS = LimitsConfig(max_num_requests=4, max_num_batched_tokens=16, max_model_len=64)
 STARTS, LENS = np.array([0, 3, 4, 4]), np.array([3, 9, 0])
 SPEC = FullAttentionSpec(8, num_kv_heads=2, head_size=4)
 
@@ -136,112 +133,102 @@ def test_paged_attention_reads_what_its_spec_says():
     assert PagedAttentionBackend.builder_class() is PagedAttentionBuilder
 
 
-def test_a_steady_step_allocates_no_arrays():
-    groups, batch, (tables, slots) = no_op(4), batch_of(), tables_of(4)
-    options = MetadataOptions()
-    build_attn_metadata(groups, batch, tables, slots, options)
-    tracemalloc.start()
-    before = tracemalloc.take_snapshot()
-    for _ in range(200):
-        build_attn_metadata(groups, batch, tables, slots, options)
-    grown = sum(entry.size_diff for entry in tracemalloc.take_snapshot().compare_to(before, "filename"))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert grown <= 10_000
-    assert peak <= 40_000  # the metadata of a step, which is let go
-
-
 class Model:
-    def __init__(self, extra):
-        self.extra = extra
+    """A model with extras for every group, and what it was asked."""
+
+    def __init__(self, extra, for_builders=None):
+        self.extra, self.for_builders, self.asked = extra, for_builders or {}, []
 
     def get_extra_common_attn_kwargs(self, kv_cache_group_id, num_reqs):
+        self.asked.append((kv_cache_group_id, num_reqs))
         return self.extra
 
     def get_extra_attn_kwargs(self, builder, num_reqs):
-        return {}
+        self.asked.append((builder, num_reqs))
+        return self.for_builders
 
 
-class Nobody(MetadataBuilder):
+class Recorder(NoOpBuilder):
+    """Keeps what it was handed."""
+
     def build(self, common, common_prefix_len=0, **extra):
-        raise AssertionError("a refused step reached a builder")
+        self.extra = extra
+        return common
+
+    def build_for_cudagraph_capture(self, common):
+        self.extra = "captured"
+        return common
 
 
-BAD = {
-    "fewer starts than rows": (lambda: batch_of(starts=STARTS[:3]), "query_start_loc", "at least 4 entries"),
-    "fewer lengths than rows": (lambda: batch_of(lens=LENS[:2]), "seq_lens", "at least 3 entries"),
-    "starts in floats": (lambda: batch_of(starts=STARTS * 1.0), "query_start_loc", "float64"),
-    "lengths in a list": (lambda: batch_of(lens=[3, 9, 0]), "seq_lens", "list"),
-    "starts that fall": (lambda: batch_of(starts=np.array([0, 3, 2, 4])), "query_start_loc_cpu", "never fall"),
-    "starts that begin late": (lambda: batch_of(starts=STARTS + 1), "query_start_loc_cpu", "0 first"),
-    "more tokens than the batch": (lambda: batch_of(num_tokens=3), "query_start_loc_cpu", "at most 3"),
-    "a query beyond its bound": (lambda: batch_of(bounds=(2, 9)), "max_query_len", "3 tokens in row 0"),
-    "a length beyond its bound": (lambda: batch_of(bounds=(3, 8)), "seq_lens", "9 in row 1"),
-    "a sequence shorter than its query": (lambda: batch_of(lens=np.array([2, 9, 0])), "seq_lens", "2 in row 0"),
-    "a negative count": (lambda: batch_of(num_reqs=-1), "num_reqs", "-1"),
-    "half a request": (lambda: batch_of(num_reqs=1.5), "num_reqs", "1.5"),
-    "too few positions": (lambda: batch_of(positions=np.arange(5)), "positions", "at least 6"),
-    "positions beyond the model": (
-        lambda: batch_of(positions=np.array([0, 1, 2, 64, 0, 0]), limits=LIMITS),
-        "positions",
-        "64",
-    ),
-    "negative positions": (lambda: batch_of(positions=-np.arange(6), limits=LIMITS), "positions", "-5"),
-    "more rows than the limit": (
-        lambda: StepBatch(5, 5, np.arange(6), np.arange(6), np.ones(5, int), 1, 1, limits=LIMITS),
-        "num_reqs",
-        "at most 4",
-    ),
-    "more tokens than the limit": (lambda: batch_of(num_tokens=17, limits=LIMITS), "num_tokens", "at most 16"),
-    "a model length beyond the limit": (lambda: batch_of(bounds=(3, 65), limits=LIMITS), "max_seq_len", "at most 64"),
-    "flags in ints": (lambda: batch_of(is_prefilling=np.ones(3, int)), "is_prefilling", "bool"),
-    "too few flags": (lambda: batch_of(is_prefilling=np.ones(2, bool)), "is_prefilling", "at least 3"),
-    "ranges in a list": (lambda: batch_of(mm_req_doc_ranges=[(0, 3)]), "mm_req_doc_ranges", "list"),
-    "ranges of no row": (lambda: batch_of(mm_req_doc_ranges={3: []}), "mm_req_doc_ranges", "3"),
-    "a buffer too short": (lambda: batch_of(token_to_req_buffer=np.zeros(5, np.int32)), "token_to_req_buffer", "6"),
-    "too few tables": (lambda: build(tables=tables_of(1)[0]), "block_tables", "2 entries"),
-    "too few slot mappings": (lambda: build(slots=tables_of(1)[1]), "slot_mappings", "2 entries"),
-    "a table of too few rows": (lambda: build(tables=tables_of(2, 2)[0]), "block_tables[0]", "at least 3 rows"),
-    "too few slots": (lambda: build(slots=tables_of(2, 3, 5)[1]), "slot_mappings[0]", "at least 6"),
-    "a table of floats": (lambda: build(tables=[np.zeros((3, 2))] * 2), "block_tables[0]", "float64"),
-    "slots in floats": (lambda: build(slots=np.zeros((2, 6))), "slot_mappings[0]", "float64"),
-    "causal for no group": (lambda: build(causal={2: False}), "causal", "2"),
-    "causal in words": (lambda: build(causal="yes"), "causal", "str"),
-    "causal by a number": (lambda: build(causal={0: 1}), "causal[0]", "1"),
-    "a micro-batch without builders": (lambda: build(ubatch_idx=1), "ubatch_idx", "1"),
-    "a negative micro-batch": (lambda: build(ubatch_idx=-1), "ubatch_idx", "-1"),
-    "capture as a number": (lambda: build(for_cudagraph_capture=1), "for_cudagraph_capture", "1"),
-    "fast prefill of nobody": (lambda: build(fast_prefill=3), "fast_prefill", "int"),
-    "a model without extras": (lambda: build(model_specific=3), "model_specific", "int"),
-    "a field that is taken": (lambda: build(model_specific=Model({"causal": 1})), "model_specific", "'causal'"),
-    "flags of another length": (
-        lambda: build(model_specific=Model({"is_prefilling": np.ones(2, bool)})),
-        "is_prefilling of group 0",
-        "(3,)",
-    ),
-    "flags in a list": (
-        lambda: build(model_specific=Model({"is_prefilling": [True] * 3})),
-        "is_prefilling of group 0",
-        "list",
-    ),
-    "a layer in two groups": (
-        lambda: build([no_op(1)[0], [AttentionGroup(NoOpBackend, ("0.a",), None, 1, (NoOpBuilder(None, (), None),))]]),
-        "attn_groups",
-        "'0.a' in two",
-    ),
-}
+def test_a_model_adds_to_groups_and_to_builders():
+    flags, own = np.array([True, False, False]), np.array([False, True, False])
+    batch, groups = batch_of(is_prefilling=own), groups_of(Recorder(None, (), None))
+    builder = groups[0][0].metadata_builders[0]
+    model = Model({"is_prefilling": flags, "tag": 7}, {"drafts": 2})
+    metadata = build(groups, batch, model_specific=model)["0.a"]
+    assert metadata.is_prefilling is flags
+    assert batch.is_prefilling is own
+    assert dict(metadata.extra) == {"tag": 7}
+    assert builder.extra == {"drafts": 2}
+    assert model.asked == [(0, 3), (builder, 3)]
+    assert model.extra == {"is_prefilling": flags, "tag": 7}  # the model's own mapping is left alone
+    assert build(groups, batch)["0.a"].is_prefilling is own
 
 
-@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
-def test_mistakes_are_refused(case):
-    call, *parts = case
-    with pytest.raises(ArgumentError, match=r"expected .+, got .+; \w+") as raised:
-        call()
-    for part in parts:
-        assert part in str(raised.value)
+def test_captures_take_the_group_extras_but_none_for_builders():
+    groups, model = groups_of(Recorder(None, (), None)), Model({"tag": 7}, {"drafts": 2})
+    metadata = build(groups, for_cudagraph_capture=True, model_specific=model)["0.a"]
+    assert (groups[0][0].metadata_builders[0].extra, metadata.extra["tag"]) == ("captured", 7)
+    assert model.asked == [(0, 3)]
 
 
-def test_a_refused_step_reaches_no_builder_of_a_wrong_table():
-    groups = groups_of(Nobody(None, (), None))
-    with pytest.raises(ArgumentError):
-        build_attn_metadata(groups, batch_of(), *tables_of(1, 2))
+def test_all_groups_hear_of_a_fast_prefill():
+    helper = FastPrefillHelper(lambda num_tokens, **_: 4, np.zeros(8, np.int32))
+    step = helper.prepare(np.array([2, 3]), np.array([0, 1, 2, 2]), has_prefill=True)
+    metadata = build(fast_prefill=step)
+    assert metadata["0.a"].fast_prefill is metadata["1.a"].fast_prefill is step
+    assert build()["0.a"].fast_prefill is None
+
+
+def test_groups_that_the_model_treats_differently_are_planned_apart(monkeypatch):
+    planned, build_one, tag = [], PagedAttentionBuilder.build, object()
+    monkeypatch.setattr(
+        PagedAttentionBuilder, "build", lambda self, *args: planned.append(self) or build_one(self, *args)
+    )
+    groups, flags = groups_of(paged(), paged()), np.zeros(3, bool)
+    for extras, num_planned in (
+        ([{"tag": tag}, {"tag": tag}], 1),
+        ([{"tag": tag}, {"tag": object()}], 2),
+        ([{"tag": tag}, {}], 2),
+        ([{"is_prefilling": flags}, {"is_prefilling": flags.copy()}], 2),
+        ([{"is_prefilling": flags}, {"is_prefilling": flags}], 1),
+    ):
+        model = Model({})
+        monkeypatch.setattr(model, "get_extra_common_attn_kwargs", lambda group_id, _, extras=extras: extras[group_id])
+        planned.clear()
+        build(groups, model_specific=model)
+        assert len(planned) == num_planned
+
+
+def test_cache_groups_without_attention_groups_are_passed_over():
+    metadata = build([[], no_op(2)[1]])
+    assert sorted(metadata) == ["1.a", "1.b"]
+    assert int(metadata["1.a"].block_table[0, 0]) == 11
+    assert build([], tables=[], slots=np.zeros((0, 6), np.int64)) == {}
+
+
+def test_a_steady_step_allocates_no_arrays():
+    names = [tuple(f"{group}.{layer}" for layer in range(12)) for group in range(4)]
+    groups = [
+        [AttentionGroup(NoOpBackend, layers, None, index, (NoOpBuilder(None, layers, None),))]
+        for index, layers in enumerate(names)
+    ]
+    given = groups, batch_of(), *tables_of(4), MetadataOptions()
+    build_attn_metadata(*given)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(50):
+        build_attn_metadata(*given)
+    kept, peak = (size - before for size in tracemalloc.get_traced_memory())
+    tracemalloc.stop()
+    assert max(kept, peak) <= 10_000  # the metadata of one step, which is let go
