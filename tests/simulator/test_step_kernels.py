@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_ckpt.attention import StepBatch
 from numba_ckpt.kernels import _launch
 from numba_ckpt.kernels.running_state_indices import StateIndices, StateRows, running_state_indices
 from numba_ckpt.kernels.token_to_req_indices import token_to_req_indices
 from numba_ckpt.testing import SimulatedDevice
-from tests.attention.test_build_metadata_golden import CASES, check_case
 from tests.attention.test_recurrent_state import builder_of, common_of
 
 NUM_COLS, NUM_ROWS, BLOCK = 10, 9, 8
@@ -82,22 +80,6 @@ def test_requests_of_tokens(device, query_lens, padding):
     assert token_to_req_indices(starts, *arguments, poisoned.copy()).tolist() == expected
     got = token_to_req_indices(device.put(starts), *arguments, device.put(poisoned))
     assert device.get(got).tolist() == expected
-
-
-def test_a_batch_on_the_device_finds_its_tokens_once(device):
-    starts = np.array([0, 3, 4, 4], np.int32)
-    lens = np.array([3, 9, 0], np.int32)
-    batch = StepBatch(3, 6, device.put(starts), starts, device.put(lens), 3, 9, seq_lens_cpu_upper_bound=lens)
-    before = device.num_launches
-    first = batch.token_to_req_indices()
-    assert device.get(first).tolist() == [0, 0, 0, 1, -1, -1]
-    assert batch.token_to_req_indices() is first
-    assert device.num_launches == before + 1
-
-
-@pytest.mark.parametrize("case", CASES[:12], ids=range(12))
-def test_recorded_metadata(device, case):
-    check_case(case, device.put, device.get)
 
 
 def on_device(device, common):
