@@ -9,8 +9,9 @@ from numba_ckpt.attention.backend import (
     MetadataBuilder,
     MultipleOf,
 )
-from numba_ckpt.attention.binding import BoundCaches, CachePlacement, bind_kv_cache_to_layers, init_kv_cache
+from numba_ckpt.attention.binding import BoundCaches, bind_kv_cache_to_layers, init_kv_cache
 from numba_ckpt.attention.build_metadata import build_attn_metadata
+from numba_ckpt.attention.cache_placement import CachePlacement
 from numba_ckpt.attention.cg_support import get_attn_cg_support, get_query_lens_mismatch_unsupported_backend
 from numba_ckpt.attention.common_metadata import CommonAttentionMetadata
 from numba_ckpt.attention.fast_prefill import (

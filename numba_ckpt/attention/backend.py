@@ -236,4 +236,4 @@ class AttentionLayer(Protocol):
         """Return its backend."""
 
     def bind_kv_cache(self, cache: Any) -> None:
-        """Keep the view of its cache, or the tuple of its states."""
+        """Keep the view of its cache, or the tuple of its states; None is handed over to take it back."""

@@ -1,74 +1,28 @@
 """From planned caches to layers that hold them: allocate, alias, bind; or leave nothing behind."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from traceback import clear_frames
 from typing import Any
 
-import numpy as np
-
-from numba_ckpt._check import check_choice, check_int, refuse
+from numba_ckpt._check import check_int, refuse
 from numba_ckpt.attention.backend import AttentionLayer
-from numba_ckpt.attention.kv_cache_specs import check_layers, get_shared_kv_cache_layers
-from numba_ckpt.cache import (
-    HostTier,
-    KVCacheConfig,
-    KVCacheStorage,
-    KVCacheTensor,
-    MemoryPlan,
-    plan_memory,
+from numba_ckpt.attention.cache_placement import CachePlacement, plan_hot_set
+from numba_ckpt.attention.kv_cache_specs import (
+    absent_readers,
+    check_layers,
+    get_kv_cache_spec,
+    get_shared_kv_cache_layers,
 )
-from numba_ckpt.cache.config import LAYOUTS
+from numba_ckpt.cache import EngineConfig, HostTier, KVCacheConfig, KVCacheStorage, MemoryPlan, plan_memory
 from numba_ckpt.errors import ArgumentTypeError
 
-__all__ = ["BoundCaches", "CachePlacement", "bind_kv_cache_to_layers", "init_kv_cache"]
+__all__ = ["BoundCaches", "bind_kv_cache_to_layers", "init_kv_cache"]
 
 Layers = Mapping[str, AttentionLayer]
 _NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
-
-
-@dataclass(frozen=True, slots=True)
-class CachePlacement:
-    """Where and how caches are allocated.
-
-    Parameters
-    ----------
-    layout : str
-        One of `numba_ckpt.cache.LAYOUTS`. Hot sets keep its order of heads and tokens, but each layer's blocks lie in a
-        row.
-    kernel_block_sizes : sequence of int or None, optional
-        For each group, as `init_attn_backend` returns them; by default the groups' own block sizes.
-    array_module : module
-        ``numpy`` or ``cupy``.
-    num_hot_blocks : int, optional
-        Blocks of host-resident groups that are on the device at a time, the null block among them; at least 2, and
-        needed where there are such groups.
-    num_attn_modules : int
-        Attention modules in a decoder layer: with two, a layer's name carries the numbers of both.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        A value is out of range.
-
-    Examples
-    --------
-    >>> CachePlacement(layout="BLNHC").num_attn_modules
-    1
-    """
-
-    layout: str = "LBHNC"
-    kernel_block_sizes: Sequence[int | None] | None = None
-    array_module: Any = np
-    num_hot_blocks: int | None = None
-    num_attn_modules: int = 1
-
-    def __post_init__(self) -> None:
-        check_choice("layout", self.layout, LAYOUTS)
-        check_int("num_attn_modules", self.num_attn_modules, 1)
-        if self.num_hot_blocks is not None:
-            check_int("num_hot_blocks", self.num_hot_blocks, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +88,9 @@ def bind_kv_cache_to_layers(caches: Mapping[str, Any], layers: Layers, num_attn_
     'second'
     """
     check_layers(layers)
+    if not isinstance(caches, Mapping):
+        expected, do = "a mapping from names to caches", "name the layers"
+        refuse("caches", expected, type(caches).__name__, do, ArgumentTypeError)
     for name in caches:
         if name not in layers:
             refuse("caches", "caches of the model's layers", repr(name), "check its name")
@@ -175,6 +132,7 @@ def init_kv_cache(
     kv_cache_config: KVCacheConfig,
     placement: CachePlacement | None = None,
     allocation_context: AbstractContextManager[Any] | None = None,
+    config: EngineConfig | None = None,
 ) -> BoundCaches:
     """Allocate all caches and bind them to the layers.
 
@@ -188,6 +146,8 @@ def init_kv_cache(
         Layout, kernel blocks, device, hot set.
     allocation_context : context manager, optional
         Entered around all allocations, such as a memory pool of the caller.
+    config : EngineConfig, optional
+        Ask the layers what they cache, and refuse a plan that leaves one of them without.
 
     Returns
     -------
@@ -198,37 +158,87 @@ def init_kv_cache(
     ------
     ArgumentError, ArgumentTypeError
         A group's layer that the model has not, a layer without a cache in a group, a sharing layer without a proper
-        target, host-resident groups without a hot set, or a plan that the layout cannot hold; nothing is allocated.
+        target or in another group, a hot set without host-resident groups or these without one, a name without its
+        numbers, or a plan that the layout cannot hold; nothing is allocated.
 
     Notes
     -----
-    If anything fails on the way, layers that were bound are handed None and the host's pages are released before the
-    error goes on. Memory is zeroed once; blocks of a new owner are zeroed by `KVCacheStorage.zero_blocks`.
+    If anything fails on the way, layers that this call bound are handed None and all memory is released before the error
+    goes on; that takes the locals of the calls that failed from a debugger. Memory is zeroed once; blocks of a new
+    owner are zeroed by `KVCacheStorage.zero_blocks`.
 
     Examples
     --------
-    See the page *A whole step*.
+    See the page *Binding*.
     """
-    placement = CachePlacement() if placement is None else placement
-    if not isinstance(placement, CachePlacement):
-        do = "make one of layout, kernel blocks and device"
-        refuse("placement", "a CachePlacement", type(placement).__name__, do, ArgumentTypeError)
-    check_layers(layers)
+    placement = _check_arguments(layers, placement, allocation_context, config)
     shared = get_shared_kv_cache_layers(layers)
     plan = plan_memory(kv_cache_config, placement.layout, placement.kernel_block_sizes)
-    hot_plan = _plan_hot_set(kv_cache_config, placement)
+    plans = _Plans(plan, plan_hot_set(kv_cache_config, placement), placement)
     _check_names(layers, kv_cache_config, shared)
+    targets = {name: shared.get(name, name) for name in layers}
+    targets = {name: target for name, target in targets.items() if target in plans.layers}
+    _check_needs(layers, config, targets)
+    _layer_order(list(targets), placement.num_attn_modules)
+    try:
+        return _allocate_and_bind(layers, targets, plans, allocation_context)
+    except BaseException as error:
+        # Who keeps the error, or tries again while handling it, must not keep the memory.
+        clear_frames(error.__traceback__)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Plans:
+    device: MemoryPlan
+    hot: MemoryPlan | None
+    placement: CachePlacement
+
+    @property
+    def layers(self) -> frozenset[str]:
+        """Names of the layers that have memory."""
+        return frozenset(self.device.layers) | frozenset(() if self.hot is None else self.hot.layers)
+
+
+def _allocate_and_bind(
+    layers: Layers, targets: Mapping[str, str], plans: _Plans, context: AbstractContextManager[Any] | None
+) -> BoundCaches:
     with ExitStack() as undo:
-        with nullcontext() if allocation_context is None else allocation_context:
-            storage = KVCacheStorage.allocate(plan, placement.array_module)
-            hot, tier = _allocate_hot_set(kv_cache_config, hot_plan, placement)
-            if tier is not None:
-                undo.callback(tier.close)
+        made = None
+        with nullcontext() if context is None else context:
+            made = _allocate(plans, undo)
+        if made is None:
+            do = "let it raise: there are no caches"
+            refuse("allocation_context", "a context that lets errors through", "one that held one back", do)
+        storage, hot, tier = made
         views = storage.views | (hot.views if hot is not None else {})
-        caches = {name: views[shared.get(name, name)] for name in layers if shared.get(name, name) in views}
-        in_order = bind_kv_cache_to_layers(caches, layers, placement.num_attn_modules)
+        caches = {name: views[target] for name, target in targets.items()}
+        in_order = bind_kv_cache_to_layers(caches, layers, plans.placement.num_attn_modules)
         undo.pop_all()
     return BoundCaches(caches, in_order, storage, hot, tier)
+
+
+def _allocate(plans: _Plans, undo: ExitStack) -> tuple[KVCacheStorage, KVCacheStorage | None, HostTier | None]:
+    """Allocate the caches, the device's pages of host-resident groups, and the host's."""
+    storage = KVCacheStorage.allocate(plans.device, plans.placement.array_module)
+    if plans.hot is None:
+        return storage, None, None
+    hot = KVCacheStorage.allocate(plans.hot, plans.placement.array_module)
+    tier = HostTier(hot.pages(), plans.device.kv_cache_config.num_blocks)
+    undo.callback(tier.close)
+    return storage, hot, tier
+
+
+def _check_arguments(layers: Any, placement: Any, context: Any, config: Any) -> CachePlacement:
+    """Refuse arguments of other kinds; return the placement."""
+    check_layers(layers)
+    placement = CachePlacement() if placement is None else placement
+    kinds = {"placement": (placement, CachePlacement), "allocation_context": (context, AbstractContextManager)}
+    for name, (value, kind) in (kinds | {"config": (config, EngineConfig)}).items():
+        if value is not None and not isinstance(value, kind):
+            expected, do = f"an object of {kind.__name__}", "make one, and mind the order of the arguments"
+            refuse(name, expected, type(value).__name__, do, ArgumentTypeError)
+    return placement  # type: ignore[no-any-return]
 
 
 def _check_names(layers: Layers, kv_cache_config: KVCacheConfig, shared: Mapping[str, str]) -> None:
@@ -246,36 +256,12 @@ def _check_names(layers: Layers, kv_cache_config: KVCacheConfig, shared: Mapping
             refuse(f"{name}.kv_sharing_target_layer_name", "a layer with a tensor", repr(target), do)
         if name in in_tensors:
             refuse("kv_cache_config", "no memory for layers that share", repr(name), "leave it out of the tensors")
+    absent_readers(kv_cache_config, shared)
 
 
-def _plan_hot_set(kv_cache_config: KVCacheConfig, placement: CachePlacement) -> MemoryPlan | None:
-    """Plan the device's pages of host-resident groups."""
-    hosted = [index for index, group in enumerate(kv_cache_config.groups) if group.is_host_resident]
-    if not hosted:
-        return None
-    num_slots = placement.num_hot_blocks
-    if num_slots is None:
-        do = "say how many blocks of host-resident groups the device holds"
-        refuse("num_hot_blocks", "a number of blocks", "None", do)
-    groups = tuple(replace(kv_cache_config.groups[index], is_host_resident=False) for index in hosted)
-    names = {name for group in groups for name in group.layer_names}
-    tensors = tuple(
-        KVCacheTensor(tensor.size_bytes // kv_cache_config.num_blocks * num_slots, tensor.layer_names)
-        for tensor in kv_cache_config.tensors
-        if names.issuperset(tensor.layer_names)
-    )
-    sizes = placement.kernel_block_sizes
-    own_sizes = None if sizes is None else [sizes[index] for index in hosted]
-    # A page moves in one piece, so nothing may lie between its heads.
-    layout = "LB" + placement.layout.translate({ord(letter): None for letter in "LB"})
-    return plan_memory(KVCacheConfig(num_slots, groups, tensors), layout, own_sizes)
-
-
-def _allocate_hot_set(
-    kv_cache_config: KVCacheConfig, hot_plan: MemoryPlan | None, placement: CachePlacement
-) -> tuple[KVCacheStorage | None, HostTier | None]:
-    """Allocate the device's pages of host-resident groups, and the host's."""
-    if hot_plan is None:
-        return None, None
-    hot = KVCacheStorage.allocate(hot_plan, placement.array_module)
-    return hot, HostTier(hot.pages(), kv_cache_config.num_blocks)
+def _check_needs(layers: Layers, config: EngineConfig | None, targets: Mapping[str, str]) -> None:
+    wanted = {} if config is None else get_kv_cache_spec(layers, config)
+    for name in wanted:
+        if name not in targets:
+            do = "plan the caches of all layers, or pass no config"
+            refuse("kv_cache_config", "memory for every layer that caches something", f"none for {name!r}", do)

@@ -11,7 +11,11 @@ from numba_ckpt.attention.cg_support import get_attn_cg_support
 from numba_ckpt.attention.fast_prefill import get_kv_sharing_fast_prefill_eligible_layers
 from numba_ckpt.attention.fast_prefill_backend import fast_prefill_backend
 from numba_ckpt.attention.kernel_block_sizes import prepare_kernel_block_sizes
-from numba_ckpt.attention.kv_cache_specs import add_kv_sharing_layers_to_kv_cache_groups, get_shared_kv_cache_layers
+from numba_ckpt.attention.kv_cache_specs import (
+    absent_readers,
+    add_kv_sharing_layers_to_kv_cache_groups,
+    get_shared_kv_cache_layers,
+)
 from numba_ckpt.cache import EngineConfig, KVCacheConfig, KVCacheGroup
 from numba_ckpt.errors import ArgumentTypeError
 
@@ -97,13 +101,7 @@ def _check_layer_names(name: str, layer_names: Collection[str], layers: Mapping[
 
 def _with_sharing_layers(kv_cache_config: KVCacheConfig, layers: Mapping[str, AttentionLayer]) -> KVCacheConfig:
     """Add the layers that share a cache, except those that the caller has added already."""
-    shared = get_shared_kv_cache_layers(layers)
-    group_ids = {name: index for index, group in enumerate(kv_cache_config.groups) for name in group.layer_names}
-    for name in shared.keys() & group_ids:
-        if group_ids[name] != group_ids.get(shared[name]):
-            expected, do = f"{name!r} in the group of {shared[name]!r}", "leave out layers without a cache of their own"
-            refuse("kv_cache_config.groups", expected, f"it in group {group_ids[name]}", do)
-    absent = {name: target for name, target in shared.items() if name not in group_ids}
+    absent = absent_readers(kv_cache_config, get_shared_kv_cache_layers(layers))
     return add_kv_sharing_layers_to_kv_cache_groups(kv_cache_config, absent)
 
 

@@ -18,6 +18,7 @@ from numba_ckpt.cache import (
 from numba_ckpt.errors import ArgumentTypeError
 
 __all__ = [
+    "absent_readers",
     "add_kv_sharing_layers_to_kv_cache_groups",
     "check_layers",
     "get_kv_cache_spec",
@@ -153,6 +154,16 @@ def _with_readers(group: KVCacheGroup, shared: Mapping[str, str]) -> KVCacheGrou
         for name, target in readers:
             spec = spec.with_layer(name, target)
     return replace(group, layer_names=(*group.layer_names, *(name for name, _ in readers)), spec=spec)
+
+
+def absent_readers(kv_cache_config: KVCacheConfig, shared: Mapping[str, str]) -> dict[str, str]:
+    """Return the layers that share a cache and are in no group yet, refusing those in another than their target's."""
+    group_ids = {name: index for index, group in enumerate(kv_cache_config.groups) for name in group.layer_names}
+    for name in shared.keys() & group_ids:
+        if group_ids[name] != group_ids.get(shared[name]):
+            expected, do = f"{name!r} in the group of {shared[name]!r}", "leave out layers without a cache of their own"
+            refuse("kv_cache_config.groups", expected, f"it in group {group_ids[name]}", do)
+    return {name: target for name, target in shared.items() if name not in group_ids}
 
 
 def check_layers(layers: Any) -> None:

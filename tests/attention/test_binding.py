@@ -1,37 +1,25 @@
-"""Caches are allocated, shared and bound; or nothing is left behind."""
+"""Caches are allocated, shared and bound."""
 
 import contextlib
-import gc
-import weakref
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from numba_ckpt.attention import CachePlacement, bind_kv_cache_to_layers, get_kv_cache_spec, init_kv_cache
-from numba_ckpt.attention import binding as binding_module
-from numba_ckpt.cache import KVCacheConfig, KVCacheGroup, KVCacheTensor, plan_kv_cache
+from numba_ckpt.attention import (
+    CachePlacement,
+    add_kv_sharing_layers_to_kv_cache_groups,
+    get_shared_kv_cache_layers,
+    init_kv_cache,
+)
+from numba_ckpt.cache import FullAttentionSpec
 from numba_ckpt.cache.config import LAYOUTS
 from numba_ckpt.errors import ArgumentError
 from numba_ckpt.testing import SimulatedDevice
-from tests.attention.cached_layers import CONFIG, FULL, STATE, WINDOW, Layer
-
-NUM_BLOCKS = 12
-
-
-def hybrid():
-    """Two recurrent layers, two of attention, one that reads the second one's cache, and one without."""
-    return {
-        "layers.0.mixer": Layer(STATE, num_heads=0),
-        "layers.1.attn": Layer(FULL),
-        "layers.2.mixer": Layer(STATE, num_heads=0),
-        "layers.3.attn": Layer(FULL),
-        "layers.4.attn": Layer(kv_sharing_target_layer_name="layers.3.attn"),
-        "layers.5.encoder": Layer(),
-    }
-
-
-def planned(layers, num_blocks=NUM_BLOCKS):
-    return plan_kv_cache(get_kv_cache_spec(layers, CONFIG), num_blocks=num_blocks)
+from tests.attention.cached_layers import CONFIG, FULL, NUM_BLOCKS, Layer, hosted, hybrid, planned
 
 
 @pytest.mark.parametrize("layout", ["LBHNC", "LBNHC", "BLHNC", "BLNHC"])
@@ -78,6 +66,56 @@ def test_b43_b44_a_block_is_zeroed_in_all_layers_before_its_next_owner():
         assert np.isnan(caches.by_layer[attention][6]).any()
 
 
+@pytest.mark.parametrize("layout", ["LBHNC", "BLNHC"])
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), max_size=30))
+def test_b49_a_pool_that_wraps_keeps_every_owners_contents(layout, owners):
+    """Ten blocks change hands between attention and states; all others keep what they hold in all layers."""
+    layers = hybrid()
+    config = planned(layers, num_blocks=10)
+    caches = init_kv_cache(layers, config, CachePlacement(layout))
+    arrays = [[array for name in group.layer_names for array in arrays_of(caches, name)] for group in config.groups]
+    contents = {}
+    for value, (group, block) in enumerate(owners, start=1):
+        caches.storage.zero_blocks([block])
+        for number, array in enumerate(arrays[group]):
+            assert not array[block].any()
+            array[block] = 100 * number + value
+        contents[block] = group, value
+        for other, (owner, kept) in contents.items():
+            assert all((array[other] == 100 * n + kept).all() for n, array in enumerate(arrays[owner]))
+
+
+def arrays_of(caches, name):
+    cache = caches.by_layer[name]
+    return cache if isinstance(cache, tuple) else (cache,)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_attention_layers_are_apart_in_every_layout_but_readers(layout):
+    layers = {f"layers.{i}.attn": Layer(FULL) for i in range(3)}
+    layers["layers.3.attn"] = Layer(kv_sharing_target_layer_name="layers.0.attn")
+    caches = init_kv_cache(layers, planned(layers), CachePlacement(layout)).by_layer
+    for number, name in enumerate(("layers.1.attn", "layers.2.attn", "layers.3.attn"), start=1):
+        caches[name][:] = number
+    assert [int(cache.min()) for cache in caches.values()] == [3, 1, 2, 3]
+    assert [int(cache.max()) for cache in caches.values()] == [3, 1, 2, 3]
+
+
+@pytest.mark.parametrize("other", [FULL, FullAttentionSpec(8, num_kv_heads=1, head_size=4, dtype="float16")])
+def test_a_reader_may_be_in_its_targets_group_already(other):
+    layers = {"0": Layer(FULL), "1": Layer(other), "2": Layer(kv_sharing_target_layer_name="1")}
+    config = add_kv_sharing_layers_to_kv_cache_groups(planned(layers), get_shared_kv_cache_layers(layers))
+    assert config.groups[0].layer_names == ("0", "1", "2")
+    caches = init_kv_cache(layers, config)
+    assert caches.by_layer["2"] is caches.by_layer["1"]
+    assert caches.by_layer["1"].shape == (NUM_BLOCKS, other.num_kv_heads, 8, 8)
+
+
+def test_a_plan_that_holds_all_that_layers_cache_is_taken():
+    layers = hybrid()
+    assert len(init_kv_cache(layers, planned(layers), config=CONFIG).by_layer) == 5
+
+
 def test_kernel_blocks_are_smaller_than_the_managers():
     layers = {"layers.0.attn": Layer(FULL)}
     caches = init_kv_cache(layers, planned(layers), CachePlacement(kernel_block_sizes=[4]))
@@ -101,17 +139,6 @@ def test_names_without_numbers_keep_the_forward_order():
     assert caches.in_layer_order[0] is caches.by_layer["b"]
 
 
-def hosted(layers):
-    """All of the attention layers in a group on the host."""
-    config = planned(layers)
-    specs = {name: config.spec_of(name) for name in ("layers.1.attn", "layers.3.attn")}
-    groups = [group for group in config.groups if "layers.1.attn" not in group.layer_names]
-    groups.append(KVCacheGroup(tuple(specs), FULL.padded_to(256), is_host_resident=True))
-    page = groups[0].spec.page_size_bytes
-    tensors = [KVCacheTensor(NUM_BLOCKS * page, (name,)) for group in groups for name in group.layer_names]
-    return KVCacheConfig(NUM_BLOCKS, tuple(groups), tuple(tensors))
-
-
 def test_b65_groups_on_the_host_have_a_hot_set_and_every_byte_of_a_block_moves():
     layers = hybrid()
     caches = init_kv_cache(layers, hosted(layers), CachePlacement(num_hot_blocks=3))
@@ -129,68 +156,18 @@ def test_b65_groups_on_the_host_have_a_hot_set_and_every_byte_of_a_block_moves()
     assert (second[slot] == 4).all()
 
 
-class Failing(Layer):
-    def bind_kv_cache(self, cache):
-        if cache is not None:
-            raise RuntimeError("no room for a graph")
-        super().bind_kv_cache(cache)
-
-
-def test_a_layer_that_fails_leaves_nobody_bound_and_nothing_on_the_host(monkeypatch):
-    layers = hybrid()
-    config = hosted(layers)
-    failing = layers | {"layers.3.attn": Failing(FULL)}
-    tiers, tier_class = [], binding_module.HostTier
-    monkeypatch.setattr(binding_module, "HostTier", lambda *args: tiers.append(tier_class(*args)) or tiers[-1])
-    with pytest.raises(RuntimeError, match="no room"):
-        init_kv_cache(failing, config, CachePlacement(num_hot_blocks=3))
-    assert [layer.bound[-1:] for layer in failing.values()] == [[None]] * 4 + [[]] * 2
-    with pytest.raises(ArgumentError, match="closed"):
-        tiers[0].load(np.array([1]))
-
-
-def test_a_failure_keeps_no_memory():
-    layers = hybrid()
-    memory = []
-
-    class Module:
-        @staticmethod
-        def zeros(*arguments):
-            memory.append(weakref.ref(array := np.zeros(*arguments)))
-            return array
-
-    failing = layers | {"layers.3.attn": Failing(FULL)}
-    with contextlib.suppress(RuntimeError):
-        init_kv_cache(failing, hosted(layers), CachePlacement(array_module=Module, num_hot_blocks=3))
-    for layer in failing.values():
-        layer.bound.clear()
-    gc.collect()
-    assert [array() for array in memory] == [None, None]
-
-
-class Stuck(Failing):
-    def bind_kv_cache(self, cache):
-        raise RuntimeError("no room for a graph" if cache is not None else "stuck")
-
-
-def test_a_layer_that_cannot_be_unbound_keeps_no_other_bound():
-    layers = hybrid()
-    with pytest.raises(RuntimeError, match="no room") as raised:
-        init_kv_cache(layers | {"layers.3.attn": Stuck(FULL)}, planned(layers))
-    assert raised.value.__notes__ == ["layers.3.attn could not be unbound: RuntimeError('stuck')"]
-    assert all(layers[f"layers.{name}"].bound[-1] is None for name in ("0.mixer", "1.attn", "2.mixer"))
-
-
-def test_pages_that_do_not_fit_on_the_host_bind_nothing(monkeypatch):
-    layers = hybrid()
-
-    def no_room(*arguments):
-        raise MemoryError("pinned")
-
-    monkeypatch.setattr(binding_module, "HostTier", no_room)
-    with pytest.raises(MemoryError, match="pinned"):
-        init_kv_cache(layers, hosted(layers), CachePlacement(num_hot_blocks=3))
-    assert not any(layer.bound for layer in layers.values())
+@pytest.mark.parametrize("is_device", [False, True])
+def test_all_groups_may_live_on_the_host(is_device):
+    layers = {"0": Layer(FULL), "1": Layer(kv_sharing_target_layer_name="0")}
+    config = planned(layers)
+    config = replace(config, groups=tuple(replace(group, is_host_resident=True) for group in config.groups))
+    with SimulatedDevice.attached() as device:
+        module = SimpleNamespace(zeros=lambda *arguments: device.put(np.zeros(*arguments))) if is_device else np
+        caches = init_kv_cache(layers, config, CachePlacement(array_module=module, num_hot_blocks=4))
+        assert device.owns(caches.by_layer["0"]) is is_device
+        assert caches.by_layer["1"] is caches.by_layer["0"]
+        assert (caches.storage.memory.size, caches.by_layer["0"].shape) == (0, (4, 2, 8, 8))
+        assert caches.host_tier.load([11, 0, 3]).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
@@ -242,113 +219,3 @@ def test_everything_is_allocated_inside_the_callers_context():
 
     init_kv_cache(layers, planned(layers), CachePlacement(array_module=Module), context())
     assert seen == ["enter", "zeros", "exit"]
-
-
-def test_a_failed_allocation_binds_nothing():
-    layers = hybrid()
-
-    class Full:
-        @staticmethod
-        def zeros(*arguments):
-            raise MemoryError
-
-    with pytest.raises(MemoryError):
-        init_kv_cache(layers, planned(layers), CachePlacement(array_module=Full))
-    assert not any(layer.bound for layer in layers.values())
-
-
-def without(layers, *names):
-    return {name: layer for name, layer in layers.items() if name not in names}
-
-
-def config_with(layers, *extra_names):
-    """The layers' plan with a group of layers that nobody has."""
-    config = planned(layers)
-    groups = (*config.groups, KVCacheGroup(extra_names, WINDOW.padded_to(config.groups[0].spec.page_size_bytes)))
-    return KVCacheConfig(config.num_blocks, groups, config.tensors)
-
-
-BAD = {
-    "no mapping": (lambda layers: init_kv_cache(list(layers), planned(layers)), "layers", "list"),
-    "something that is no layer": (
-        lambda layers: init_kv_cache(layers | {"x": 3}, planned(layers)),
-        "layers['x']",
-        "int",
-    ),
-    "a name that is no text": (lambda layers: init_kv_cache({3: Layer(FULL)}, planned(layers)), "layers[3]", "Layer"),
-    "a plan of nothing": (lambda layers: init_kv_cache(layers, None), "kv_cache_config", "NoneType"),
-    "a placement that is a layout": (
-        lambda layers: init_kv_cache(layers, planned(layers), "LBHNC"),
-        "placement",
-        "str",
-    ),
-    "an unknown layout": (lambda layers: CachePlacement("LBH"), "layout", "'LBH'"),
-    "a hot set of one block": (lambda layers: CachePlacement(num_hot_blocks=1), "num_hot_blocks", "1"),
-    "no modules": (lambda layers: CachePlacement(num_attn_modules=0), "num_attn_modules", "0"),
-    "a planned layer that is missing": (
-        lambda layers: init_kv_cache(without(layers, "layers.1.attn"), planned(layers)),
-        "kv_cache_config",
-        "'layers.1.attn'",
-    ),
-    "a group without memory": (
-        lambda layers: init_kv_cache(layers | {"w": Layer(WINDOW)}, config_with(layers, "w")),
-        "kv_cache_config",
-        "none for 'w'",
-    ),
-    "a target that is missing": (
-        lambda layers: init_kv_cache(without(layers, "layers.3.attn"), planned(without(layers, "layers.4.attn"))),
-        "layers.4.attn.kv_sharing_target_layer_name",
-        "'layers.3.attn'",
-    ),
-    "a target that shares": (
-        lambda layers: init_kv_cache(
-            layers | {"layers.6.attn": Layer(kv_sharing_target_layer_name="layers.4.attn")}, planned(layers)
-        ),
-        "layers.6.attn.kv_sharing_target_layer_name",
-        "which shares",
-    ),
-    "a target without a cache": (
-        lambda layers: init_kv_cache(
-            layers | {"layers.6.attn": Layer(kv_sharing_target_layer_name="layers.5.encoder")}, planned(layers)
-        ),
-        "layers.6.attn.kv_sharing_target_layer_name",
-        "'layers.5.encoder'",
-    ),
-    "memory for a layer that shares": (
-        lambda layers: init_kv_cache(
-            layers | {"layers.3.attn": Layer(kv_sharing_target_layer_name="layers.1.attn")}, planned(hybrid())
-        ),
-        "kv_sharing_target_layer_name",
-        "share",
-    ),
-    "host groups without a hot set": (lambda layers: init_kv_cache(layers, hosted(layers)), "num_hot_blocks", "None"),
-    "kernel blocks that do not divide": (
-        lambda layers: init_kv_cache(
-            {"a": Layer(FULL)}, planned({"a": Layer(FULL)}), CachePlacement(kernel_block_sizes=[3])
-        ),
-        "kernel_block_sizes[0]",
-        "3",
-    ),
-    "a size for too few groups": (
-        lambda layers: init_kv_cache(layers, planned(layers), CachePlacement(kernel_block_sizes=[8])),
-        "kernel_block_sizes",
-        "1",
-    ),
-    "a cache of nobody": (lambda layers: bind_kv_cache_to_layers({"x": 1}, layers), "caches", "'x'"),
-    "a layer without a number": (
-        lambda layers: bind_kv_cache_to_layers({"layers.1.attn": 1, "x": 2}, layers | {"x": Layer(FULL)}),
-        "layers",
-        "0 in 'x'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
-def test_mistakes_are_refused_and_nothing_is_bound(case):
-    call, *parts = case
-    layers = hybrid()
-    with pytest.raises(ArgumentError, match=r"expected .+, got .+; \w+") as raised:
-        call(layers)
-    for part in parts:
-        assert part in str(raised.value)
-    assert not any(layer.bound for layer in layers.values())
