@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+_COMPILED_DTYPES = np.dtype(np.int32), np.dtype(np.int64)
 _NO_LENS = np.empty(0, np.int64)
 
 
@@ -57,7 +58,7 @@ def check_rows(batch: "StepBatch") -> None:
     if lens is None:
         lens = batch.seq_lens if batch.backend.is_host else _NO_LENS
     # Smaller dtypes would each compile a loop of their own, and int32 holds any batch.
-    starts, lens = (a if a.dtype in (np.int32, np.int64) else a.astype(np.int64) for a in (starts, lens))
+    starts, lens = (a if a.dtype in _COMPILED_DTYPES else a.astype(np.int64) for a in (starts, lens))
     if starts[0] != 0:
         refuse("query_start_loc_cpu", "0 first", int(starts[0]), "count tokens from the batch's first")
     row = int(_first_bad_row(starts, lens, batch.max_query_len, batch.max_seq_len))

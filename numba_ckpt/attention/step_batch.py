@@ -129,13 +129,15 @@ class StepBatch:
     def _fit(self, name: str, kind: str, num_more: int, on_host: bool) -> None:
         """Check a row array, and cut it to the batch."""
         array = getattr(self, name)
+        length = self.num_reqs + num_more
+        if type(array) is np.ndarray and array.shape == (length,) and array.dtype.kind == kind:
+            return
         if array is None and name not in _REQUIRED:
             return
         if on_host and not isinstance(array, np.ndarray):
             do = "keep a copy on the host, which the step's layout is decided from"
             refuse(name, "a NumPy array", describe(array), do, ArgumentTypeError)
         check_array(name, array, 1, kind)
-        length = self.num_reqs + num_more
         if array.shape[0] < length:
             expected = f"at least {length} entries for {self.num_reqs} requests"
             refuse(name, expected, array.shape[0], "size it for the batch, padding rows included")
