@@ -163,9 +163,9 @@ def init_kv_cache(
 
     Notes
     -----
-    If anything fails on the way, layers that this call bound are handed None and all memory is released before the error
-    goes on; that takes the locals of the calls that failed from a debugger. Memory is zeroed once; blocks of a new
-    owner are zeroed by `KVCacheStorage.zero_blocks`.
+    If anything fails on the way, layers that this call bound are handed None and all memory is released before the
+    error goes on; that takes the locals of the calls that failed from a debugger. Memory is zeroed once; blocks of a
+    new owner are zeroed by `KVCacheStorage.zero_blocks`.
 
     Examples
     --------
