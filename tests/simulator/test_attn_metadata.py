@@ -19,12 +19,6 @@ from tests.attention.test_build_metadata import LENS, STARTS, batch_of, groups_o
 from tests.attention.test_build_metadata_golden import CASES, check_case
 
 
-@pytest.fixture
-def device():
-    with SimulatedDevice.attached() as simulated:
-        yield simulated
-
-
 def moved(device, **more):
     """A batch whose lengths and starts lie on the device, with mirrors on the host."""
     return replace(

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from numba_ckpt.cache import BlockTables
 from numba_ckpt.errors import ArgumentError, BackendMixError
-from numba_ckpt.kernels import _launch
 from numba_ckpt.kernels.apply_staged_writes import apply_staged_writes
 from numba_ckpt.kernels.gather_block_tables import gather_block_tables
 from numba_ckpt.kernels.slot_mapping import slot_mapping
@@ -23,19 +22,7 @@ from tests.kernels.tables import (
     tables_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def tiny_grids(monkeypatch):
-    # Few threads and fewer blocks, so that small inputs cross block edges and stride over the grid.
-    monkeypatch.setattr(_launch, "THREADS_PER_BLOCK", 4)
-    monkeypatch.setattr(_launch, "MAX_GRID_ROWS", 3)
-    monkeypatch.setattr(_launch, "MAX_GRID_COLS", 2)
-
-
-@pytest.fixture
-def device():
-    with SimulatedDevice.attached() as device:
-        yield device
+pytestmark = pytest.mark.usefixtures("tiny_grids")
 
 
 def small(cases, size_of, most):

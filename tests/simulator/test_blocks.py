@@ -7,26 +7,14 @@ import pytest
 
 from numba_ckpt.cache import KVCacheStorage, allocate_kv_cache, plan_memory
 from numba_ckpt.errors import ArgumentError, BackendMixError
-from numba_ckpt.kernels import _launch
 from numba_ckpt.kernels.block_pieces import BlockPieces
 from numba_ckpt.kernels.copy_blocks import copy_blocks
 from numba_ckpt.kernels.zero_blocks import zero_blocks
-from numba_ckpt.testing import SimulatedArray, SimulatedDevice, poisoned
+from numba_ckpt.testing import SimulatedArray, poisoned
 from tests.cache.models import FULL, LAYOUTS, STATE, plan
 from tests.checkpoint.problems import same_bytes
 
-
-@pytest.fixture(autouse=True)
-def tiny_grids(monkeypatch):
-    monkeypatch.setattr(_launch, "THREADS_PER_BLOCK", 4)
-    monkeypatch.setattr(_launch, "MAX_GRID_ROWS", 3)
-    monkeypatch.setattr(_launch, "MAX_GRID_COLS", 2)
-
-
-@pytest.fixture
-def device():
-    with SimulatedDevice.attached() as device:
-        yield device
+pytestmark = pytest.mark.usefixtures("tiny_grids")
 
 
 def pair(device, specs, layout, parts=None):

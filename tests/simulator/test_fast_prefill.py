@@ -7,24 +7,12 @@ from hypothesis import strategies as st
 
 from numba_ckpt.attention import FastPrefillHelper
 from numba_ckpt.errors import ArgumentError, BackendMixError
-from numba_ckpt.kernels import _launch
 from numba_ckpt.kernels.logits_start_loc import logits_start_loc
 from numba_ckpt.kernels.stage_logits_indices import stage_logits_indices
 from numba_ckpt.testing import SimulatedDevice, poisoned
 from tests.golden.pack import read_records
 
-
-@pytest.fixture(autouse=True)
-def tiny_grids(monkeypatch):
-    # Few threads and fewer blocks, so that small inputs stride over the grid.
-    monkeypatch.setattr(_launch, "THREADS_PER_BLOCK", 4)
-    monkeypatch.setattr(_launch, "MAX_GRID_COLS", 2)
-
-
-@pytest.fixture
-def device():
-    with SimulatedDevice.attached() as device:
-        yield device
+pytestmark = pytest.mark.usefixtures("tiny_grids")
 
 
 def padded_to(sizes):

@@ -19,26 +19,13 @@ from numba_ckpt.checkpoint import (
     RecurrentInput,
 )
 from numba_ckpt.errors import ArgumentError, BackendMixError
-from numba_ckpt.kernels import _launch
 from numba_ckpt.kernels.gather_state_indices import gather_state_indices
 from numba_ckpt.planning import BatchLayout, compute_chunk_layout
 from numba_ckpt.testing import SimulatedDevice, poisoned
 from tests.checkpoint.problems import DTYPES, ExportProblem, same_bytes
 from tests.golden import builder_cases, export_cases, store_cases
 
-
-@pytest.fixture(autouse=True)
-def tiny_grids(monkeypatch):
-    # Few threads and fewer blocks, so that small inputs cross block edges and stride over the grid.
-    monkeypatch.setattr(_launch, "THREADS_PER_BLOCK", 4)
-    monkeypatch.setattr(_launch, "MAX_GRID_ROWS", 3)
-    monkeypatch.setattr(_launch, "MAX_GRID_COLS", 2)
-
-
-@pytest.fixture
-def device():
-    with SimulatedDevice.attached() as device:
-        yield device
+pytestmark = pytest.mark.usefixtures("tiny_grids")
 
 
 def check(problem):
