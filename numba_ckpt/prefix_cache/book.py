@@ -34,7 +34,8 @@ NUM_SIZES = 8
     CHECKPOINTS_ABORTED,
     CHECKPOINTS_SKIPPED,
     COPIES,
-) = range(11)
+    NUM_COUNTERS,
+) = range(12)
 _GROUPS_AT = 24
 # Columns of `Book.unkept`.
 KEY0, KEY1, GROUP, POSITION, START, END, REASON, UNKEPT_FIELDS = range(8)

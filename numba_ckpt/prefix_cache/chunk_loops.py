@@ -18,13 +18,13 @@ from numba_ckpt.prefix_cache.book import (
     CHECKPOINTS_ABORTED,
     CHECKPOINTS_RESERVED,
     CHECKPOINTS_SKIPPED,
+    COPIES,
     DROP_EAGLE,
     INTERVAL,
     LOOKAHEAD,
     UNIT,
     cut_book,
 )
-from numba_ckpt.prefix_cache.book import COPIES as COPIES_COUNTER
 from numba_ckpt.prefix_cache.groups import ALIGNMENT as CHECKPOINT_ALIGNMENT
 from numba_ckpt.prefix_cache.groups import BLOCK_SIZE, KIND, NUM_SPECULATIVE, STATE
 from numba_ckpt.rules import (
@@ -149,7 +149,7 @@ def reserve_chunk(words, book, table, reserved, start, end, in_flight, last_boun
     if not allocate_blocks(pool, blocks):
         return False
     counters[CHECKPOINTS_RESERVED if has_room else CHECKPOINTS_SKIPPED] += num_checkpoints
-    counters[COPIES_COUNTER] += num_copies
+    counters[COPIES] += num_copies
     if not has_room:
         _skip_checkpoints(reserved)
     for group in range(groups.shape[0]):

@@ -11,11 +11,18 @@ from numba_ckpt.prefix_cache.book import (
     CHECKPOINTS_DECLINED,
     CHECKPOINTS_WRITTEN,
     DECLINED,
+    END,
+    GROUP,
     INTERVAL,
+    KEY0,
+    KEY1,
     NO_BLOCKS,
     NOT_ASKED,
     NOT_WORTH_IT,
     NUM_UNKEPT,
+    POSITION,
+    REASON,
+    START,
     UNIT,
     cut_book,
 )
@@ -90,8 +97,8 @@ def _note(book, keys, group, position, start, end, reason):  # type: ignore[no-u
     """Remember a state that is not kept."""
     row = book.unkept[book.sizes[NUM_UNKEPT] % book.unkept.shape[0]]
     last = floor_div(position, book.sizes[UNIT]) - 1
-    row[0], row[1] = int64(keys[last, 0]), int64(keys[last, 1])
-    row[2], row[3], row[4], row[5], row[6] = group, position, start, end, reason
+    row[KEY0], row[KEY1] = int64(keys[last, 0]), int64(keys[last, 1])
+    row[GROUP], row[POSITION], row[START], row[END], row[REASON] = group, position, start, end, reason
     book.sizes[NUM_UNKEPT] += 1
 
 

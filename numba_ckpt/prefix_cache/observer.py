@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.book import NUM_REMEMBERED, NUM_UNKEPT, Book
+from numba_ckpt.prefix_cache.book import GROUP, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, REASON, Book
 from numba_ckpt.prefix_cache.chunk_loops import OFFSET
 from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
 from numba_ckpt.prefix_cache.groups import CacheConfig
@@ -65,7 +65,7 @@ class CacheObserver:
     @property
     def counters(self) -> CacheCounters:
         """What has happened so far."""
-        counts = [*self._book.counters[:11].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+        counts = [*self._book.counters[:NUM_COUNTERS].tolist(), self.waits, self.steps_committed, self.steps_aborted]
         return CacheCounters(*counts)
 
     def warn_of_short_prompt(self, num_tokens: int, last_boundary: int) -> None:
@@ -121,10 +121,10 @@ class CacheObserver:
         count = int(self._book.sizes[NUM_UNKEPT])
         rows = np.roll(self._book.unkept, -count, axis=0) if count > NUM_REMEMBERED else self._book.unkept[:count]
         if prefix is not None:
-            keys = rows[:, :2].view(np.uint64)
-            rows = rows[(keys[:, 0] == prefix[0]) & (keys[:, 1] == prefix[1]) & (rows[:, 2] == group)]
-        prefixes = rows[:, :2].view(np.uint64).tolist()
+            keys = rows[:, :GROUP].view(np.uint64)
+            rows = rows[(keys == np.array(prefix, np.uint64)).all(axis=1) & (rows[:, GROUP] == group)]
+        prefixes = rows[:, :GROUP].view(np.uint64).tolist()
         return [
             UnkeptState((first, second), *row)
-            for (first, second), row in zip(prefixes, rows[:, 2:7].tolist(), strict=True)
+            for (first, second), row in zip(prefixes, rows[:, GROUP : REASON + 1].tolist(), strict=True)
         ]
