@@ -133,9 +133,7 @@ class PrefixHasher:
         ArgumentError, ArgumentTypeError
             An argument is not as above.
         """
-        tokens = _check_tokens(tokens)
-        extras, _ = self._sort_extra_keys([], extra_keys, 0, tokens.size)
-        return self._advance(self._chain.start(_check_bytes("salt", salt)), tokens, extras)
+        return self.start_with(tokens, salt, extra_keys)[1]
 
     def start(self, salt: bytes = b"") -> PrefixState:
         """Return the state of an empty sequence, to be extended as its tokens arrive."""
@@ -208,7 +206,7 @@ class PrefixHasher:
         self, waiting: list[ExtraKey], extra_keys: Iterable[ExtraKey], first: int, num_tokens: int
     ) -> tuple[UnitExtras, list[ExtraKey]]:
         """Return the keys of the units that tokens `first` to `num_tokens` make whole, and those that go on waiting."""
-        if extra_keys == () and not waiting:
+        if not waiting and isinstance(extra_keys, tuple) and not extra_keys:
             return _NO_EXTRAS, waiting
         keys = sorted([*waiting, *_check_extra_keys(extra_keys, first, num_tokens)])
         contents: dict[int, bytes] = {}
