@@ -39,6 +39,13 @@ def check_bool(name: str, value: object) -> bool:
     return bool(value)
 
 
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse anything but an object of `kind`."""
+    if not isinstance(value, kind):
+        expected, do = f"an object of {kind.__name__}", "make one, and mind the order of the arguments"
+        refuse(name, expected, type(value).__name__, do, ArgumentTypeError)
+
+
 def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`."""
     allowed = tuple(choices)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from traceback import clear_frames
 from typing import Any
 
-from numba_ckpt._check import check_int, refuse
+from numba_ckpt._check import check_int, check_kind, refuse
 from numba_ckpt.attention.backend import AttentionLayer
 from numba_ckpt.attention.cache_placement import CachePlacement, plan_hot_set
 from numba_ckpt.attention.kv_cache_specs import (
@@ -233,11 +233,11 @@ def _check_arguments(layers: Any, placement: Any, context: Any, config: Any) -> 
     """Refuse arguments of other kinds; return the placement."""
     check_layers(layers)
     placement = CachePlacement() if placement is None else placement
-    kinds = {"placement": (placement, CachePlacement), "allocation_context": (context, AbstractContextManager)}
-    for name, (value, kind) in (kinds | {"config": (config, EngineConfig)}).items():
-        if value is not None and not isinstance(value, kind):
-            expected, do = f"an object of {kind.__name__}", "make one, and mind the order of the arguments"
-            refuse(name, expected, type(value).__name__, do, ArgumentTypeError)
+    check_kind("placement", placement, CachePlacement)
+    if context is not None:
+        check_kind("allocation_context", context, AbstractContextManager)
+    if config is not None:
+        check_kind("config", config, EngineConfig)
     return placement  # type: ignore[no-any-return]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from numba_ckpt._check import check_int, refuse
+from numba_ckpt._check import check_int, check_kind, refuse
 from numba_ckpt.attention.attention_group import AttentionGroup
 from numba_ckpt.attention.backend import AttentionBackend, AttentionCGSupportInfo, AttentionLayer, MetadataBuilder
 from numba_ckpt.attention.cg_support import get_attn_cg_support
@@ -64,7 +64,12 @@ def init_attn_backend(
         Unknown layers, a sharing layer whose target is missing or shares a cache itself, a block size that a group's
         backends do not support, something that is no backend.
     """
-    _check_kinds(kv_cache_config, layers, config)
+    for name, value, kind in (
+        ("kv_cache_config", kv_cache_config, KVCacheConfig),
+        ("layers", layers, Mapping),
+        ("config", config, EngineConfig),
+    ):
+        check_kind(name, value, kind)
     active = layers if active_layer_names is None else active_layer_names
     active = _check_layer_names("active_layer_names", active, layers)
     draft_layer_names = _check_layer_names("draft_layer_names", draft_layer_names or (), layers)
@@ -79,14 +84,6 @@ def init_attn_backend(
     ]
     _share_workspace([builder for groups in attn_groups for group in groups for builder in group.metadata_builders])
     return attn_groups, get_attn_cg_support(attn_groups), kernel_block_sizes
-
-
-def _check_kinds(kv_cache_config: Any, layers: Any, config: Any) -> None:
-    given = {"kv_cache_config": (kv_cache_config, KVCacheConfig), "layers": (layers, Mapping)}
-    for name, (value, kind) in (given | {"config": (config, EngineConfig)}).items():
-        if not isinstance(value, kind):
-            expected, do = f"an object of {kind.__name__}", "make one, and mind the order of the arguments"
-            refuse(name, expected, type(value).__name__, do, ArgumentTypeError)
 
 
 def _check_layer_names(name: str, layer_names: Collection[str], layers: Mapping[str, AttentionLayer]) -> frozenset[str]:

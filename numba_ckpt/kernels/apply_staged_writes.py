@@ -3,9 +3,9 @@
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, refuse
 from numba_ckpt._jit import cuda, host_loop, kernel
-from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays
+from numba_ckpt.planning.table_layout import check_tables
 from numba_ckpt.rules import (
     TABLE_COLS,
     TABLE_PARTS,
@@ -133,8 +133,7 @@ def apply_staged_writes(tables: TableArrays, writes: Array, block_ids: Array, ma
     >>> layout.views(tables.entries)[0].tolist(), tables.num_blocks.tolist()
     ([[0, 0, 0, 0], [10, 11, 6, 7]], [[0, 4]])
     """
-    if not isinstance(tables, TableArrays):
-        refuse("tables", "TableArrays", type(tables).__name__, "wrap the tables in it", ArgumentTypeError)
+    check_tables(tables)
     backend = backend_of(entries=tables.entries, writes=writes, block_ids=block_ids)
     check_array("writes", writes, 2, "i")
     check_shape("writes", writes, (writes.shape[0], NUM_WRITE_FIELDS), "each write has these fields")

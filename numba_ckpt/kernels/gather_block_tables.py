@@ -5,9 +5,9 @@ import numpy as np
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, check_int, refuse
 from numba_ckpt._jit import copy_bytes, cuda, host_loop, int64, kernel
-from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays
+from numba_ckpt.planning.table_layout import check_tables, refuse_table_row
 from numba_ckpt.rules import (
     NULL_BLOCK_ID,
     TABLE_BLOCK_SIZE,
@@ -87,8 +87,7 @@ def _check_values(request_rows: np.ndarray, num_computed_tokens: np.ndarray, num
     if bad < 0:
         return
     if not -1 <= request_rows[bad] < num_rows:
-        expected = f"table rows in [0, {num_rows}), or -1 for a dummy"
-        refuse("request_rows", expected, f"{request_rows[bad]} at entry {bad}", "check where requests get their rows")
+        refuse_table_row(request_rows, bad, num_rows)
     got = f"{num_computed_tokens[request_rows[bad]]} for row {request_rows[bad]}"
     refuse("num_computed_tokens", "counts of at least 0", got, "pass the tokens computed before this step")
 
@@ -144,8 +143,7 @@ def gather_block_tables(
     >>> layout.views(gathered)[0].tolist()  # token 8 sees tokens 5 to 8: column 0 is below its window
     [[0, 9, 8], [0, 0, 0]]
     """
-    if not isinstance(tables, TableArrays):
-        refuse("tables", "TableArrays", type(tables).__name__, "wrap the tables in it", ArgumentTypeError)
+    check_tables(tables)
     layout, computed = tables.layout, num_computed_tokens
     backend = backend_of(
         entries=tables.entries, request_rows=request_rows, gathered=gathered, num_computed_tokens=computed

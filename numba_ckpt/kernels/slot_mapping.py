@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from numba_ckpt._array import Array, Backend, DeviceBackend, backend_of
+from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
 from numba_ckpt._jit import cuda, fused_loop, host_loop, inlined_loop, int64, kernel, uint64
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays
+from numba_ckpt.planning.table_layout import check_tables, refuse_table_row
 from numba_ckpt.rules import (
     PAD_SLOT_ID,
     TABLE_BLOCK_SIZE,
@@ -148,8 +149,7 @@ def _slot_mapping_kernel(params, entries, num_blocks, request_rows, query_start_
 def _refuse_request(request_rows: np.ndarray, query_start_loc: np.ndarray, sizes: tuple[int, int], bad: int) -> None:
     num_rows, num_tokens = sizes
     if bad < request_rows.size and not -1 <= request_rows[bad] < num_rows:
-        expected = f"table rows in [0, {num_rows}), or -1 for a dummy"
-        refuse("request_rows", expected, f"{request_rows[bad]} at entry {bad}", "check where requests get their rows")
+        refuse_table_row(request_rows, bad, num_rows)
     got = f"{query_start_loc[bad : bad + 2].tolist()} at entry {bad}"
     do = "pass cumulative query lengths, and room for all tokens"
     refuse("query_start_loc", f"ascending starts in [0, {num_tokens}]", got, do)
@@ -162,12 +162,6 @@ def _check_slots(slots: Array, num_groups: int) -> None:
     if slots.shape[0] != num_groups:
         refuse("slots", f"{num_groups} rows, one for each group", slots.shape[0], "make it for the layout's groups")
     check_writable("slots", slots)
-
-
-def _backend_of(tables: TableArrays, **arrays: Array) -> Backend:
-    if not isinstance(tables, TableArrays):
-        refuse("tables", "TableArrays", type(tables).__name__, "wrap the tables in it", ArgumentTypeError)
-    return backend_of(entries=tables.entries, **arrays)
 
 
 def slot_mapping(
@@ -219,7 +213,8 @@ def slot_mapping(
     [[31, 36, 37, -1, -1, -1]]
     """
     arrays: dict[str, Any] = {"request_rows": request_rows, "query_start_loc": query_start_loc, "positions": positions}
-    backend = _backend_of(tables, slots=slots, **arrays)
+    check_tables(tables)
+    backend = backend_of(entries=tables.entries, slots=slots, **arrays)
     for name, array in arrays.items():
         check_array(name, array, 1, "i")
     check_shape("query_start_loc", query_start_loc, (request_rows.shape[0] + 1,), "it has one entry more than requests")

@@ -8,7 +8,7 @@ The groups of a hybrid model have tables of different widths. Their entries lie 
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from numba_ckpt.rules import (
     is_multiple,
 )
 
-__all__ = ["TableArrays", "TableGroup", "TableLayout"]
+__all__ = ["TableArrays", "TableGroup", "TableLayout", "check_tables", "refuse_table_row"]
 
 # Tables start on 256 bytes, which vector loads of attention kernels like.
 _START_MULTIPLE = 64
@@ -226,3 +226,15 @@ class TableArrays:
         check_array("num_blocks", self.num_blocks, 2, "i")
         shape = len(self.layout.groups), self.layout.num_rows
         check_shape("num_blocks", self.num_blocks, shape, "one count for each group and row")
+
+
+def check_tables(tables: Any) -> None:
+    """Refuse anything but `TableArrays`."""
+    if not isinstance(tables, TableArrays):
+        refuse("tables", "TableArrays", type(tables).__name__, "wrap the tables in it", ArgumentTypeError)
+
+
+def refuse_table_row(request_rows: np.ndarray, entry: int, num_rows: int) -> NoReturn:
+    """Refuse the row of a request that no table has."""
+    expected = f"table rows in [0, {num_rows}), or -1 for a dummy"
+    refuse("request_rows", expected, f"{request_rows[entry]} at entry {entry}", "check where requests get their rows")
