@@ -10,18 +10,23 @@ Only what compiles imports this file; it needs numba-cuda, not a driver.
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import cuda, types
+from numba import types
 from numba.core import cgutils
 from numba.core.datamodel.models import ArrayModel
+from numba.cuda.compiler import _compile_pyfunc_with_fixup
 from numba.cuda.extending import lower_builtin, register_model
+
+from numba_ckpt._primitives import element_address
 
 __all__ = ["CompactArray", "compile_ptx"]
 
 _WORD = ir.IntType(64)
 _GLOBAL_MEMORY = 1
+_MIN_RESIDENT_THREADS = 1024
 
 
 class CompactArray(types.Array):
@@ -41,7 +46,8 @@ class _CompactArrayModel(ArrayModel):  # type: ignore[misc]
         ndim = self._fe_type.ndim
         data, *words = (builder.extract_value(value, i) for i in range(1 + 2 * ndim))
         array = cgutils.get_null_value(self.get_value_type())
-        fields = {"data": data, "nitems": functools.reduce(builder.mul, words[:ndim])}
+        item_bytes = getattr(self._fe_type.dtype, "bitwidth", 8) // 8
+        fields = {"data": data, "nitems": functools.reduce(builder.mul, words[:ndim]), "itemsize": _WORD(item_bytes)}
         fields |= {"shape": cgutils.pack_array(builder, words[:ndim])}
         fields |= {"strides": cgutils.pack_array(builder, words[ndim:])}
         for name, field in fields.items():
@@ -49,19 +55,13 @@ class _CompactArrayModel(ArrayModel):  # type: ignore[misc]
         return array
 
 
-def _element(context: Any, builder: Any, kind: CompactArray, value: Any, index: Any) -> Any:
-    """Return the address of an element, known to lie in global memory."""
+def _element(context: Any, builder: Any, kind: CompactArray, value: Any, index: tuple[Any, Any]) -> Any:
+    """Return a pointer to an element, known to lie in global memory."""
     array = context.make_array(kind)(context, builder, value)
-    indices = index[1] if isinstance(index[0], types.BaseTuple) else [index[1]]
-    kinds = index[0] if isinstance(index[0], types.BaseTuple) else [index[0]]
-    if isinstance(index[0], types.BaseTuple):
-        indices = cgutils.unpack_tuple(builder, index[1], len(index[0]))
-    address = builder.ptrtoint(array.data, _WORD)
-    for position, of, stride in zip(indices, kinds, cgutils.unpack_tuple(builder, array.strides), strict=True):
-        step = context.cast(builder, position, of, types.int64)
-        address = builder.add(address, builder.mul(step, stride))
-    pointee = context.get_data_type(kind.dtype)
-    return builder.inttoptr(address, ir.PointerType(pointee, _GLOBAL_MEMORY))
+    if not isinstance(index[0], types.BaseTuple):
+        index = types.UniTuple(index[0], 1), cgutils.pack_array(builder, [index[1]])
+    address = element_address(context, builder, array, index)
+    return builder.inttoptr(address, ir.PointerType(context.get_data_type(kind.dtype), _GLOBAL_MEMORY))
 
 
 @lower_builtin(operator.getitem, CompactArray, types.Integer)
@@ -81,8 +81,21 @@ def _setitem(context: Any, builder: Any, signature: Any, arguments: Any) -> None
     context.pack_value(builder, kind.dtype, value, address)
 
 
-def compile_ptx(kernel: Any, argument_types: tuple[Any, ...], capability: tuple[int, int], num_threads: int) -> str:
-    """Compile a kernel for blocks of at most `num_threads` and return its PTX; its entry is the kernel's name."""
-    ptx, _ = cuda.compile_ptx(kernel.py_func, argument_types, cc=capability, launch_bounds=num_threads)
-    entry = str(ptx).partition(".entry ")[2].partition("(")[0].strip()
-    return str(ptx).replace(entry, kernel.py_func.__name__)
+def compile_ptx(
+    kernel: Any, argument_types: tuple[Any, ...], capabilities: Sequence[tuple[int, int]], num_threads: int
+) -> list[str]:
+    """Compile a kernel for blocks of at most `num_threads`, once for each compute capability such as (9, 0).
+
+    Returns PTX whose entry has the kernel's name. At most 64 registers are used, so that 1024 threads of a
+    multiprocessor always have work under way. What a kernel means is worked out once for all capabilities.
+    """
+    bounds = num_threads, _MIN_RESIDENT_THREADS // num_threads
+    library, _ = _compile_pyfunc_with_fixup(
+        kernel.py_func, argument_types, device=False, abi="numba", cc=capabilities[0], launch_bounds=bounds
+    )
+    return [_named(library.get_asm_strs(cc=capability)[0], kernel.py_func.__name__) for capability in capabilities]
+
+
+def _named(ptx: str, name: str) -> str:
+    entry = ptx.partition(".entry ")[2].partition("(")[0].strip()
+    return ptx.replace(entry, name)

@@ -35,6 +35,7 @@ __all__ = [
     "open_loop",
     "rule",
     "strided_loop",
+    "uint32",
     "uint64",
     "view_part",
 ]
@@ -42,6 +43,7 @@ __all__ = [
 # Casts that compiled code, the simulator and plain Python understand alike.
 int32: Any = numba.int32
 int64: Any = numba.int64
+uint32: Any = numba.uint32
 uint64: Any = numba.uint64
 float64: Any = numba.float64
 

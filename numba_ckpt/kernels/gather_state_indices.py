@@ -7,6 +7,7 @@ import numpy as np
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_shape, refuse
 from numba_ckpt._jit import cuda, host_loop, kernel
+from numba_ckpt._primitives import strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import NULL_BLOCK_ID, global_index, is_inside
 
@@ -24,7 +25,7 @@ def _gather_state_indices_host(block_table, request_rows, block_cols, state_indi
 @kernel
 def _gather_state_indices_kernel(block_table, request_rows, block_cols, state_indices):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for index in range(first, request_rows.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+    for index in strided(first, request_rows.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
         row, col = request_rows[index], block_cols[index]
         state_indices[index] = NULL_BLOCK_ID
         if is_inside(row, block_table.shape[0]) & is_inside(col, block_table.shape[1]):

@@ -7,6 +7,7 @@ import numpy as np
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
 from numba_ckpt._jit import cuda, host_loop, int64, kernel
+from numba_ckpt._primitives import strided
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.kernels.gather_state_indices import check_table_extent
@@ -111,7 +112,7 @@ def _running_state_indices_kernel(  # type: ignore[no-untyped-def]
     table, seq_lens, starts, accepted, num_reqs, num_decodes, num_counts, block_size, initial, written, has_initial,
 ):  # fmt: skip
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for row in range(first, initial.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+    for row in strided(first, initial.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
         computed, query_len = int64(0), int64(0)
         if row < num_reqs:
             query_len = int64(starts[row + 1]) - int64(starts[row])

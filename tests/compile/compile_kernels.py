@@ -1,18 +1,22 @@
-"""Kernels compiled to PTX and SASS without a GPU, once per run."""
+"""Kernels compiled to PTX and machine code, without a GPU."""
 
 import functools
 import importlib.metadata
-import re
+import multiprocessing
+import os
 import subprocess
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import types
+from numba.core.errors import NumbaError
 
 from numba_ckpt._device import CompactArray, compile_ptx
 from numba_ckpt.kernels._launch import THREADS_PER_BLOCK
 from numba_ckpt.kernels._registry import OPS
-from tests.compile.signatures import Signature
+from tests.compile.signatures import SIGNATURES, Signature
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 _SCALARS = {"i4": types.int32, "i8": types.int64, "u1": types.uint8, "u2": types.uint16, "u4": types.uint32}
@@ -20,20 +24,12 @@ _SCALARS |= {"?": types.boolean}
 
 
 class Compiled(NamedTuple):
-    """What the compilers say of a kernel: its PTX, the machine code as text, and what ptxas reports about it."""
+    """A kernel's PTX, its machine code as text and ptxas' report; or why it does not compile."""
 
-    ptx: str
-    sass: str
-    report: str
-
-    def figure(self, pattern: str) -> int:
-        """Return the number in front of a phrase of the report, 0 where there is none."""
-        found = re.search(rf"(\d+) {pattern}", self.report)
-        return int(found.group(1)) if found else 0
-
-    @property
-    def num_registers(self) -> int:
-        return int(re.search(r"Used (\d+) registers", self.report).group(1))
+    ptx: str = ""
+    sass: str = ""
+    report: str = ""
+    error: str = ""
 
 
 def argument_type(text: str) -> types.Type:
@@ -55,21 +51,42 @@ def tool(name: str) -> str:
         for file in importlib.metadata.files(distribution) or ():
             if file.name == name:
                 return str(file.locate())
-    raise FileNotFoundError(f"{name}: expected it in the wheels of the extra compile; install it")
+    raise FileNotFoundError(f"{name}: expected it in the compiler wheels; install the extra dev")
 
 
-def assemble(ptx: str, architecture: str, folder: Path) -> tuple[str, str]:
-    """Return the machine code of PTX as text, and what ptxas reports."""
-    source, cubin = folder / "kernel.ptx", folder / "kernel.cubin"
-    source.write_text(ptx)
-    command = [tool("ptxas"), "-v", f"-arch={architecture}", source, "-o", cubin]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    sass = subprocess.run([tool("nvdisasm"), "-c", cubin], capture_output=True, text=True, check=True)
+def assemble(ptx: str, architecture: str) -> tuple[str, str]:
+    """Return the machine code of PTX as text, and what ptxas reports of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [tool("ptxas"), "-v", f"-arch={architecture}", source, "-o", cubin]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        sass = subprocess.run([tool("nvdisasm"), "-c", cubin], capture_output=True, text=True, check=True)
     return sass.stdout, done.stderr
 
 
-def compile_kernel(signature: Signature, architecture: str, folder: Path) -> Compiled:
-    """Compile a kernel of the registry for one list of argument types."""
-    arguments = tuple(map(argument_type, signature.arguments))
-    ptx = compile_ptx(OPS[signature.op].kernel, arguments, capability_of(architecture), THREADS_PER_BLOCK)
-    return Compiled(ptx, *assemble(ptx, architecture, folder))
+def compile_function(kernel: Any, arguments: tuple[str, ...], *architectures: str) -> list[Compiled]:
+    """Compile a kernel for argument types as a signature spells them, once for each architecture."""
+    kinds, capabilities = tuple(map(argument_type, arguments)), list(map(capability_of, architectures))
+    try:
+        codes = compile_ptx(kernel, kinds, capabilities, THREADS_PER_BLOCK)
+    except (NumbaError, TypeError) as error:
+        return [Compiled(error=str(error)) for _ in architectures]
+    return [Compiled(ptx, *assemble(ptx, name)) for ptx, name in zip(codes, architectures, strict=True)]
+
+
+def compile_kernel(signature: Signature, *architectures: str) -> list[Compiled]:
+    """Compile a kernel of the registry."""
+    return compile_function(OPS[signature.op].kernel, signature.arguments, *architectures)
+
+
+def _compile_everywhere(signature: Signature) -> list[Compiled]:
+    return compile_kernel(signature, *ARCHITECTURES)
+
+
+def compile_all() -> dict[tuple[Signature, str], Compiled]:
+    """Compile every kernel for every architecture, on all cores."""
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        codes = pool.map(_compile_everywhere, SIGNATURES, chunksize=2)
+        rows = list(zip(SIGNATURES, codes, strict=True))
+    return {(signature, name): code for signature, row in rows for name, code in zip(ARCHITECTURES, row, strict=True)}

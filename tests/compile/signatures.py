@@ -1,16 +1,18 @@
 """The argument types that every kernel of the registry is launched with.
 
-One letter and a size name an element (``i8`` is int64), ``[n]`` an array's dimensions; ``?`` is a bool. Index arrays are
-all int32 or all int64, elements that are only moved are unsigned words of their size (signed ones of 8 bytes).
+One letter and a size name an element (``i8`` is int64, ``?`` a bool), ``[n]`` an array's dimensions. Index arrays are all
+int32 or all int64; elements that are only moved are unsigned words of their size, signed ones of 8 bytes.
 """
 
 from collections.abc import Iterator
+from itertools import cycle
 from typing import NamedTuple
 
 INDICES = ("i4", "i8")
 WORDS = ("u1", "u2", "u4", "i8")
 # What a cache holds and what comes in: alike, or float32 that is rounded to 16 bits.
 MOVES = [(word, word) for word in WORDS] + [("u2", "u4")]
+NOTHING = ("u1", "u1")
 
 
 class Signature(NamedTuple):
@@ -46,23 +48,28 @@ EXPORT = (
 
 
 def _exports() -> Iterator[Signature]:
-    no_conv = no_states = ("u1", "u1")
     pairs = [(("u2", "u2"), move) for move in MOVES] + [(move, ("u4", "u4")) for move in MOVES]
-    pairs += [(no_conv, move) for move in MOVES] + [(move, no_states) for move in MOVES]
-    for conv, states in dict.fromkeys(pairs):
-        for index, flag in zip(INDICES, ("?", "i8"), strict=True):
-            label = "-".join((*map("<".join, (conv, states)), index))
-            arguments = EXPORT.format(index=index, flag=flag, conv=conv, states=states)
-            yield Signature("checkpoint_export", label, tuple(arguments.split()))
+    pairs += [(NOTHING, ("u4", "u4")), (("u2", "u2"), NOTHING)]
+    flags = {"i4": "?", "i8": "i8"}  # without flags an empty int64 array stands for them
+    for (conv, states), index in zip(dict.fromkeys(pairs), cycle(INDICES), strict=False):
+        label = "-".join((*map("<".join, (conv, states)), index))
+        arguments = EXPORT.format(index=index, flag=flags[index], conv=conv, states=states)
+        yield Signature("checkpoint_export", label, tuple(arguments.split()))
 
 
-def signatures() -> list[Signature]:
-    """Return every signature, sorted by op."""
-    found = list(_exports())
-    for index in INDICES:
-        for op, arguments in ARGUMENTS.items():
-            found.append(Signature(op, index, tuple(arguments.format(index=index).split())))
-        for op, arguments in MOVED_ARGUMENTS.items():
-            for word in WORDS:
-                found.append(Signature(op, f"{word}-{index}", tuple(arguments.format(word=word, index=index).split())))
-    return sorted(found)
+def _moves() -> Iterator[Signature]:
+    for op, arguments in MOVED_ARGUMENTS.items():
+        for word, index in zip(WORDS, cycle(INDICES), strict=False):
+            yield Signature(op, f"{word}-{index}", tuple(arguments.format(word=word, index=index).split()))
+
+
+def _others() -> Iterator[Signature]:
+    for op, arguments in ARGUMENTS.items():
+        for index in INDICES:
+            yield Signature(op, index, tuple(arguments.format(index=index).split()))
+
+
+SIGNATURES = sorted([*_exports(), *_moves(), *_others()])
+"""Every signature, sorted by op."""
+BULK = {"checkpoint_export", "copy_blocks", "gather_block_tables", "zero_blocks"}
+"""Ops that move so many bytes that the width of an access decides how long they take."""
