@@ -29,7 +29,7 @@ _GLOBAL_MEMORY = 1
 _MIN_RESIDENT_THREADS = 1024
 
 
-class CompactArray(types.Array):
+class CompactArray(types.Array):  # type: ignore[misc]
     """The type of an array with any strides that is one launch parameter; an index never counts from the end."""
 
     def __init__(self, dtype: Any, ndim: int) -> None:
@@ -64,21 +64,22 @@ def _element(context: Any, builder: Any, kind: CompactArray, value: Any, index: 
     return builder.inttoptr(address, ir.PointerType(context.get_data_type(kind.dtype), _GLOBAL_MEMORY))
 
 
-@lower_builtin(operator.getitem, CompactArray, types.Integer)
-@lower_builtin(operator.getitem, CompactArray, types.BaseTuple)
 def _getitem(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     kind, index = signature.args
     address = _element(context, builder, kind, arguments[0], (index, arguments[1]))
     return context.unpack_value(builder, kind.dtype, address)
 
 
-@lower_builtin(operator.setitem, CompactArray, types.Integer, types.Any)
-@lower_builtin(operator.setitem, CompactArray, types.BaseTuple, types.Any)
 def _setitem(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
     kind, index, written = signature.args
     address = _element(context, builder, kind, arguments[0], (index, arguments[1]))
     value = context.cast(builder, arguments[2], written, kind.dtype)
     context.pack_value(builder, kind.dtype, value, address)
+
+
+for _index in types.Integer, types.BaseTuple:
+    lower_builtin(operator.getitem, CompactArray, _index)(_getitem)
+    lower_builtin(operator.setitem, CompactArray, _index, types.Any)(_setitem)
 
 
 def compile_ptx(

@@ -1,7 +1,7 @@
-"""The one file that imports numba: decorators, the scalar casts and ``cuda``.
+"""Where everything gets its compiler: decorators, the scalar casts, ``cuda`` and what compiled code has beside Python.
 
 Every other file takes its compiler from here, so that what numba is asked for (inlining, on-disk caching, C division)
-is decided once, and ``mypy --strict`` sees plain functions.
+is decided once, and ``mypy --strict`` sees plain functions. Only `_primitives` and `_device` know numba too.
 """
 
 import ctypes
@@ -16,15 +16,29 @@ from numba import cuda
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from numba_ckpt._primitives import (
+    address_of,
+    device_quotient,
+    load_chunk,
+    load_item,
+    on_device,
+    routine,
+    store_chunk,
+    store_item,
+    strided,
+)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "SIMULATED",
+    "address_of",
     "borrow",
     "borrow_part",
     "closed_loop",
     "copy_bytes",
     "cuda",
+    "device_quotient",
     "float64",
     "fused_loop",
     "host_loop",
@@ -32,8 +46,15 @@ __all__ = [
     "int32",
     "int64",
     "kernel",
+    "load_chunk",
+    "load_item",
+    "on_device",
     "open_loop",
+    "routine",
     "rule",
+    "store_chunk",
+    "store_item",
+    "strided",
     "strided_loop",
     "uint32",
     "uint64",

@@ -1,7 +1,7 @@
 """What rules and kernels need below Python: strides without division, addresses, 16-byte moves, division on a device.
 
-Each is a Python function, for the simulator and for code that is not compiled, and next to it what compilers put in its
-place, on hosts and devices alike. Addresses are int64; loads and stores are as wide as they say and must be aligned so.
+Each is a Python function, for the simulator and for code that is not compiled, and next to it the code that compilers
+put in its place, on hosts and devices alike. Addresses are int64; an access must be aligned to its width.
 """
 
 import ctypes
@@ -31,11 +31,33 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
 _CHUNK_BYTES = 16
 _ITEM_SIZES = 1, 2, 4, 8
-_CHUNK = ir.VectorType(ir.IntType(32), 4)
-_WORDS = types.UniTuple(types.uint32, 4)
 _GLOBAL_MEMORY = 1
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_CHUNK = ir.VectorType(_INT32, 4)
+_WORDS = types.UniTuple(types.uint32, 4)
+
+
+def _compiles(function: Callable[..., Any], result: Any, *kinds: Any) -> Callable[[F], F]:
+    """Let a generator of code stand for calls of `function`, whose arguments are converted to `kinds` first."""
+
+    def typer(*arguments: Any) -> Any:
+        return result
+
+    def decorate(generate: F) -> F:
+        def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            given = zip(arguments, signature.args, kinds, strict=True)
+            code = generate(context, builder, *(context.cast(builder, *value) for value in given))
+            return context.get_dummy_value() if code is None else code
+
+        typer.pysig = inspect.signature(function)  # type: ignore[attr-defined]
+        type_callable(function)(lambda context: typer)
+        lower_builtin(function, *[types.Any] * len(kinds))(lower)
+        return generate
+
+    return decorate
 
 
 def _is_device(builder: Any) -> bool:
@@ -43,33 +65,27 @@ def _is_device(builder: Any) -> bool:
 
 
 def _pointer(builder: Any, address: Any, kind: Any) -> Any:
-    """Return a typed pointer; on a device into global memory, which makes for shorter accesses."""
-    space = _GLOBAL_MEMORY if _is_device(builder) else 0
-    return builder.inttoptr(address, ir.PointerType(kind, space))
+    """Return a typed pointer; on a device one that is known to lie in global memory."""
+    return builder.inttoptr(address, ir.PointerType(kind, _GLOBAL_MEMORY if _is_device(builder) else 0))
 
 
 def on_device() -> bool:
-    """Say whether this code runs on a GPU, where some ways to compute the same are dear; known when it is compiled."""
+    """Say whether this code runs on a GPU, where other ways to compute the same are cheap."""
     return False
 
 
-@type_callable(on_device)
-def _type_on_device(context: Any) -> Any:
-    return lambda: types.boolean
-
-
-@lower_builtin(on_device)
-def _lower_on_device(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+@_compiles(on_device, types.boolean)
+def _generate_on_device(context: Any, builder: Any) -> Any:
     return cgutils.true_bit if _is_device(builder) else cgutils.false_bit
 
 
 def device_quotient(n: int, divisor: int) -> int:
-    """Return ``n // divisor`` for uint64, without the subroutine that a 64-bit division is on a GPU.
+    """Return ``n // divisor`` of uint64, without the subroutine that a 64-bit division is on a GPU.
 
     Numbers below 2^32, nearly all there are, take a 32-bit division; others a loop over the quotient's bits.
     """
     if (n | divisor) >> uint64(32) == 0:
-        return uint64(uint32(n) // uint32(divisor))
+        return int(uint64(uint32(n) // uint32(divisor)))
     quotient, bit = uint64(0), uint64(1)
     while (divisor < n) & (divisor >> uint64(63) == 0):
         divisor <<= uint64(1)
@@ -80,19 +96,15 @@ def device_quotient(n: int, divisor: int) -> int:
             quotient |= bit
         divisor >>= uint64(1)
         bit >>= uint64(1)
-    return quotient
+    return int(quotient)
 
 
-@type_callable(device_quotient)
-def _type_device_quotient(context: Any) -> Any:
-    return lambda n, divisor: types.uint64
-
-
-@lower_builtin(device_quotient, types.uint64, types.uint64)
-def _lower_device_quotient(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    if _is_device(builder):
-        return context.compile_internal(builder, device_quotient, signature, arguments)
-    return cgutils.get_null_value(arguments[0].type)  # stands behind `on_device`
+@_compiles(device_quotient, types.uint64, types.uint64, types.uint64)
+def _generate_device_quotient(context: Any, builder: Any, n: Any, divisor: Any) -> Any:
+    if not _is_device(builder):
+        return builder.udiv(n, divisor)  # never reached: it stands behind `on_device`
+    signature = typing.signature(types.uint64, types.uint64, types.uint64)
+    return context.compile_internal(builder, device_quotient, signature, (n, divisor))
 
 
 def strided(first: int, size: int, step: int) -> Iterable[int]:
@@ -115,18 +127,10 @@ class _StridesModel(models.StructModel):  # type: ignore[misc]
         super().__init__(manager, kind, members)
 
 
-@type_callable(strided)
-def _type_strided(context: Any) -> Any:
-    return lambda first, size, step: _STRIDES
-
-
-@lower_builtin(strided, types.Integer, types.Integer, types.Integer)
-def _lower_strided(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    pairs = zip(arguments, signature.args, strict=True)
-    first, size, step = (context.cast(builder, value, kind, types.int64) for value, kind in pairs)
+@_compiles(strided, _STRIDES, types.int64, types.int64, types.int64)
+def _generate_strided(context: Any, builder: Any, first: Any, size: Any, step: Any) -> Any:
     state = cgutils.create_struct_proxy(_STRIDES)(context, builder)
     state.index = cgutils.alloca_once_value(builder, first)
-    builder.store(first, state.index)
     state.size, state.step = size, step
     return state._getvalue()
 
@@ -145,67 +149,30 @@ _next_stride.__module__ = __name__
 lower_builtin("iternext", _Strides)(_next_stride)
 
 
-def routine(result: Any = types.none) -> Callable[[F], F]:
-    """Compile a function of integers by itself, on hosts and devices, instead of into each caller as a `rule`.
-
-    It costs a kernel a fraction of the time to compile; a device's compiler merges it all the same. In the simulator it
-    runs as the host's code.
-    """
-
-    def decorate(function: F) -> F:
-        compiled = njit(error_model="numpy", cache=True)(function)
-        num_arguments = len(inspect.signature(function).parameters)
-
-        @functools.wraps(function)
-        def call(*arguments: Any) -> Any:
-            return compiled(*arguments)
-
-        @type_callable(call)
-        def type_call(context: Any) -> Any:
-            def typer(*arguments: Any) -> Any:
-                return result
-
-            typer.pysig = inspect.signature(function)  # type: ignore[attr-defined]
-            return typer
-
-        @lower_builtin(call, *[types.Integer] * num_arguments)
-        def lower_call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pairs = zip(arguments, signature.args, strict=True)
-            words = [context.cast(builder, value, kind, types.int64) for value, kind in pairs]
-            signature = typing.signature(result, *[types.int64] * num_arguments)
-            return context.compile_internal(builder, function, signature, words)
-
-        return cast(F, call)
-
-    return decorate
-
-
 def address_of(array: Any, indices: tuple[int, ...]) -> int:
-    """Return the address of an element; it need not exist."""
-    steps = (int(index) * stride for index, stride in zip(indices, array.strides, strict=True))
+    """Return the address of an element, whether it exists or not."""
+    steps = (int(index) * int(stride) for index, stride in zip(indices, array.strides, strict=True))
     return int(array.ctypes.data) + sum(steps)
-
-
-@type_callable(address_of)
-def _type_address_of(context: Any) -> Any:
-    return lambda array, indices: types.int64
-
-
-@lower_builtin(address_of, types.Array, types.BaseTuple)
-def _lower_address_of(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    array = context.make_array(signature.args[0])(context, builder, arguments[0])
-    return element_address(context, builder, array, (signature.args[1], arguments[1]))
 
 
 def element_address(context: Any, builder: Any, array: Any, indices: tuple[Any, Any]) -> Any:
     """Return the code for an element's address, from an array's members and a tuple of indices (type, value)."""
     kinds, values = indices
-    address = builder.ptrtoint(array.data, ir.IntType(64))
+    address = builder.ptrtoint(array.data, _INT64)
     positions = cgutils.unpack_tuple(builder, values, len(kinds))
     for position, kind, stride in zip(positions, kinds, cgutils.unpack_tuple(builder, array.strides), strict=True):
         step = context.cast(builder, position, kind, types.int64)
         address = builder.add(address, builder.mul(step, stride))
     return address
+
+
+def _lower_address_of(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return element_address(context, builder, array, (signature.args[1], arguments[1]))
+
+
+type_callable(address_of)(lambda context: lambda array, indices: types.int64)
+lower_builtin(address_of, types.Array, types.BaseTuple)(_lower_address_of)
 
 
 def load_item(address: int, num_bytes: int) -> int:
@@ -219,41 +186,32 @@ def store_item(address: int, value: int, num_bytes: int) -> None:
     ctypes.memmove(int(address), low.to_bytes(int(num_bytes), sys.byteorder), int(num_bytes))
 
 
-@type_callable(load_item)
-def _type_load_item(context: Any) -> Any:
-    return lambda address, num_bytes: types.uint64
-
-
-@type_callable(store_item)
-def _type_store_item(context: Any) -> Any:
-    return lambda address, value, num_bytes: types.none
-
-
-def _for_each_size(builder: Any, num_bytes: Any) -> Iterator[Any]:
-    """Generate code for each size an item can have; compilers keep the one that a kernel's dtype chooses."""
+def _each_size(builder: Any, num_bytes: Any) -> Iterator[Any]:
+    """Generate code for each size an item can have; compilers keep the one that a kernel's dtypes choose."""
     for size in _ITEM_SIZES:
-        with builder.if_then(builder.icmp_unsigned("==", num_bytes, ir.Constant(num_bytes.type, size))):
+        with builder.if_then(builder.icmp_unsigned("==", num_bytes, _INT64(size))):
             yield ir.IntType(8 * size)
 
 
-@lower_builtin(load_item, types.Integer, types.Integer)
-def _lower_load_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    word = ir.IntType(64)
-    loaded = cgutils.alloca_once_value(builder, word(0))
-    for kind in _for_each_size(builder, arguments[1]):
-        item = builder.load(_pointer(builder, arguments[0], kind))
-        builder.store(builder.zext(item, word) if kind.width < 64 else item, loaded)
+@_compiles(load_item, types.uint64, types.int64, types.int64)
+def _generate_load_item(context: Any, builder: Any, address: Any, num_bytes: Any) -> Any:
+    loaded = cgutils.alloca_once_value(builder, _INT64(0))
+    for kind in _each_size(builder, num_bytes):
+        item = builder.load(_pointer(builder, address, kind))
+        builder.store(builder.zext(item, _INT64) if kind.width < 64 else item, loaded)
     return builder.load(loaded)
 
 
-@lower_builtin(store_item, types.Integer, types.Integer, types.Integer)
-def _lower_store_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    address, value, num_bytes = arguments
-    value = context.cast(builder, value, signature.args[1], types.uint64)
-    for kind in _for_each_size(builder, num_bytes):
+@_compiles(store_item, types.none, types.int64, types.uint64, types.int64)
+def _generate_store_item(context: Any, builder: Any, address: Any, value: Any, num_bytes: Any) -> None:
+    for kind in _each_size(builder, num_bytes):
         item = builder.trunc(value, kind) if kind.width < 64 else value
         builder.store(item, _pointer(builder, address, kind))
-    return context.get_dummy_value()
+
+
+def _words_at(address: int) -> Any:
+    assert address % _CHUNK_BYTES == 0, "a chunk is aligned"
+    return (ctypes.c_uint32 * 4).from_address(int(address))
 
 
 def load_chunk(address: int) -> tuple[int, ...]:
@@ -266,32 +224,40 @@ def store_chunk(address: int, words: tuple[int, ...]) -> None:
     _words_at(address)[:] = [int(word) & 0xFFFFFFFF for word in words]
 
 
-def _words_at(address: int) -> Any:
-    assert address % _CHUNK_BYTES == 0, "a chunk is aligned"
-    return (ctypes.c_uint32 * 4).from_address(int(address))
-
-
-@type_callable(load_chunk)
-def _type_load_chunk(context: Any) -> Any:
-    return lambda address: _WORDS
-
-
-@type_callable(store_chunk)
-def _type_store_chunk(context: Any) -> Any:
-    return lambda address, words: types.none if words == _WORDS else None
-
-
-@lower_builtin(load_chunk, types.Integer)
-def _lower_load_chunk(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    chunk = builder.load(_pointer(builder, arguments[0], _CHUNK), align=_CHUNK_BYTES)
-    words = [builder.extract_element(chunk, ir.IntType(32)(index)) for index in range(4)]
+@_compiles(load_chunk, _WORDS, types.int64)
+def _generate_load_chunk(context: Any, builder: Any, address: Any) -> Any:
+    chunk = builder.load(_pointer(builder, address, _CHUNK), align=_CHUNK_BYTES)
+    words = [builder.extract_element(chunk, _INT32(index)) for index in range(4)]
     return context.make_tuple(builder, _WORDS, words)
 
 
-@lower_builtin(store_chunk, types.Integer, _WORDS)
-def _lower_store_chunk(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+@_compiles(store_chunk, types.none, types.int64, _WORDS)
+def _generate_store_chunk(context: Any, builder: Any, address: Any, words: Any) -> None:
     chunk = _CHUNK(ir.Undefined)
-    for index, word in enumerate(cgutils.unpack_tuple(builder, arguments[1], 4)):
-        chunk = builder.insert_element(chunk, word, ir.IntType(32)(index))
-    builder.store(chunk, _pointer(builder, arguments[0], _CHUNK), align=_CHUNK_BYTES)
-    return context.get_dummy_value()
+    for index, word in enumerate(cgutils.unpack_tuple(builder, words, 4)):
+        chunk = builder.insert_element(chunk, word, _INT32(index))
+    builder.store(chunk, _pointer(builder, address, _CHUNK), align=_CHUNK_BYTES)
+
+
+def routine(result: Any = types.none) -> Callable[[F], F]:
+    """Compile a function of integers by itself, instead of into each caller as a `rule`: its result's type, or none.
+
+    That makes a kernel quick to compile; a device's compiler merges the two all the same. In the simulator the routine
+    runs as the host's code.
+    """
+
+    def decorate(function: F) -> F:
+        compiled = njit(error_model="numpy", cache=True)(function)
+        kinds = [types.int64] * len(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            return compiled(*arguments)
+
+        @_compiles(call, result, *kinds)
+        def generate(context: Any, builder: Any, *arguments: Any) -> Any:
+            return context.compile_internal(builder, function, typing.signature(result, *kinds), arguments)
+
+        return cast(F, call)
+
+    return decorate

@@ -1,7 +1,7 @@
 """Runs of items that a row of threads moves together, 16 bytes at a time wherever alignment allows.
 
-A run begins and ends anywhere. Its *chunks* lie on multiples of 16 bytes on both sides; its *edges* are the items before
-and behind them, or all items where the two sides never begin a chunk together::
+A run begins and ends anywhere. Its *chunks* lie on multiples of 16 bytes on both sides; its *edges* are the items
+before and behind them, or all items where the two sides never begin a chunk together::
 
     destination    . . |----------------|----------------|----------------| .
                    head of 2 items      3 chunks                           tail of 1
@@ -9,11 +9,10 @@ and behind them, or all items where the two sides never begin a chunk together::
 Of `step` threads, thread `first` takes every step-th chunk and every step-th item of the edges.
 """
 
-from numba_ckpt._jit import rule, uint32
-from numba_ckpt._primitives import load_chunk, load_item, routine, store_chunk, store_item, strided
+from numba_ckpt._jit import load_chunk, load_item, routine, rule, store_chunk, store_item, strided, uint32
 from numba_ckpt.rules import CHUNK_BYTES, aligned_head, cast_bits
 
-__all__ = ["cast_run", "copy_run", "zero_run"]
+__all__ = ["cast_run", "copy_run", "move_run", "zero_run"]
 
 
 @rule
@@ -30,7 +29,10 @@ def copy_run(destination, source, num_items, item_bytes, first, step):  # type: 
     for edge in strided(first, num_edges, step):
         at = _edge_item(edge, head, num_items, num_edges) * item_bytes
         store_item(destination + at, load_item(source + at, item_bytes), item_bytes)
-    written, read = destination + head * item_bytes + first * CHUNK_BYTES, source + head * item_bytes + first * CHUNK_BYTES
+    written, read = (
+        destination + head * item_bytes + first * CHUNK_BYTES,
+        source + head * item_bytes + first * CHUNK_BYTES,
+    )
     num_left, stride = num_chunks - first, step * CHUNK_BYTES
     while num_left > 3 * step:
         words0, words1 = load_chunk(read), load_chunk(read + stride)
@@ -78,3 +80,12 @@ def cast_run(destination, source, num_items, cast, first, step):  # type: ignore
     for edge in strided(first, num_edges, step):
         item = _edge_item(edge, head, num_items, num_edges)
         store_item(destination + item * 2, _cast_pair(load_item(source + item * 4, 4), 0, cast), 2)
+
+
+@routine()
+def move_run(destination, source, num_items, item_bytes, source_item_bytes, cast, first, step):  # type: ignore[no-untyped-def]
+    """Copy items, or round them where the two sides' sizes differ."""
+    if item_bytes == source_item_bytes:
+        copy_run(destination, source, num_items, item_bytes, first, step)
+    else:
+        cast_run(destination, source, num_items, cast, first, step)

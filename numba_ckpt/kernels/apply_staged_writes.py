@@ -2,8 +2,7 @@
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
-from numba_ckpt._primitives import strided
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays
 from numba_ckpt.planning.table_layout import check_tables

@@ -6,10 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from numba_ckpt._array import HOST, Array, Backend, DeviceBackend
-from numba_ckpt._jit import copy_bytes, cuda, int64, kernel, strided_loop
-from numba_ckpt._primitives import address_of, strided
+from numba_ckpt._jit import address_of, copy_bytes, cuda, int64, kernel, strided, strided_loop
 from numba_ckpt.kernels._launch import launch_grid, num_run_threads
-from numba_ckpt.kernels._runs import cast_run, copy_run
+from numba_ckpt.kernels._runs import move_run
 from numba_ckpt.rules import CAST_NONE, cast_bits, conv_tap, global_index, is_inside, is_written
 
 __all__ = ["ConvMove", "RecurrentMove", "export_checkpoints"]
@@ -84,8 +83,7 @@ def _checkpoint_export_kernel(  # type: ignore[no-untyped-def]
         row, source = rows[k] if k < rows.size else k, state_rows[k] if k < state_rows.size else k
         there = (states.shape[0] == 0) | is_inside(source, states.shape[0])
         there &= (state_len == 0) | is_inside(row, query_start_loc.size - 1)
-        there &= is_inside(block, max(recurrent_cache.shape[0], conv_cache.shape[0]))
-        if there & is_written(offset, block):
+        if there & is_written(offset, block) & is_inside(block, max(recurrent_cache.shape[0], conv_cache.shape[0])):
             for slot in range(state_len):
                 tap = conv_tap(slot, offset, state_len)
                 token = query_start_loc[row] + max(tap, 0)
@@ -98,10 +96,8 @@ def _checkpoint_export_kernel(  # type: ignore[no-untyped-def]
                     elif is_inside(token, tokens.shape[0]):
                         conv_cache[block, channel, slot] = cast_bits(tokens[token, channel], conv_cast)
             written, read = address_of(recurrent_cache, (block, 0)), address_of(states, (source, 0))
-            if recurrent_cache.itemsize == states.itemsize:
-                copy_run(written, read, recurrent_cache.shape[1], states.itemsize, first, step)
-            else:
-                cast_run(written, read, recurrent_cache.shape[1], recurrent_cast, first, step)
+            sizes = recurrent_cache.shape[1], recurrent_cache.itemsize, states.itemsize
+            move_run(written, read, *sizes, recurrent_cast, first, step)
 
 
 @strided_loop

@@ -4,8 +4,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, check_shape, refuse
-from numba_ckpt._jit import copy_bytes, cuda, host_loop, kernel
-from numba_ckpt._primitives import address_of, strided
+from numba_ckpt._jit import address_of, copy_bytes, cuda, host_loop, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid, num_run_threads
 from numba_ckpt.kernels._runs import copy_run
 from numba_ckpt.kernels.block_pieces import BlockPieces, check_block_ids

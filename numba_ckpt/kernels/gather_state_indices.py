@@ -6,8 +6,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_shape, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
-from numba_ckpt._primitives import strided
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import NULL_BLOCK_ID, global_index, is_inside
 

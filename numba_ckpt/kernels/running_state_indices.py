@@ -6,8 +6,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
-from numba_ckpt._jit import cuda, host_loop, int64, kernel
-from numba_ckpt._primitives import strided
+from numba_ckpt._jit import cuda, host_loop, int64, kernel, strided
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.kernels.gather_state_indices import check_table_extent

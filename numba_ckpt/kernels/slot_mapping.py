@@ -6,8 +6,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
-from numba_ckpt._jit import cuda, fused_loop, host_loop, inlined_loop, int64, kernel, uint64
-from numba_ckpt._primitives import strided
+from numba_ckpt._jit import cuda, fused_loop, host_loop, inlined_loop, int64, kernel, strided, uint64
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays

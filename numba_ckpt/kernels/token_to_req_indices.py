@@ -4,8 +4,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, check_int, check_writable, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
-from numba_ckpt._primitives import strided
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import global_index

@@ -9,8 +9,7 @@ mask) loses that branch to the compiler.
 On a GPU float64 is as dear as the division: there all rules divide in 32 bits where the numbers fit, which they do.
 """
 
-from numba_ckpt._jit import float64, int64, rule, uint64
-from numba_ckpt._primitives import device_quotient, on_device
+from numba_ckpt._jit import device_quotient, float64, int64, on_device, rule, uint64
 
 FLOAT_EXACT_LIMIT = 2**50
 # Adding and taking away 1.5 * 2^52 rounds a float64 below 2^51 in magnitude to the nearest integer.

@@ -1,4 +1,4 @@
-"""What compiled kernels are read for: the faults that cost a GPU its speed, and the figures of the table in the docs."""
+"""What compiled kernels are read for: faults that cost a GPU its speed, and the figures of the table in the docs."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The argument types that every kernel of the registry is launched with.
 
-One letter and a size name an element (``i8`` is int64, ``?`` a bool), ``[n]`` an array's dimensions. Index arrays are all
-int32 or all int64; elements that are only moved are unsigned words of their size, signed ones of 8 bytes.
+One letter and a size name an element (``i8`` is int64, ``?`` a bool), ``[n]`` an array's dimensions. Index arrays are
+all int32 or all int64; elements that are only moved are unsigned words of their size, signed ones of 8 bytes.
 """
 
 from collections.abc import Iterator

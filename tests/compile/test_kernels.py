@@ -2,8 +2,7 @@
 
 import pytest
 
-from numba_ckpt._jit import cuda, int64, kernel
-from numba_ckpt._primitives import strided
+from numba_ckpt._jit import cuda, int64, kernel, strided
 from numba_ckpt.kernels._registry import OPS
 from tests.compile.compile_kernels import ARCHITECTURES, compile_function
 from tests.compile.machine_code import faults
@@ -57,7 +56,11 @@ def many_values_kernel():
 
 def test_a_spill_is_found():
     found = planted(many_values_kernel(), "i8[1]", "i8[1]", "i8")
-    assert [fault.partition(" ")[2] for fault in found] == ["bytes spill loads", "bytes spill stores", "bytes stack frame"]
+    assert [fault.partition(" ")[2] for fault in found] == [
+        "bytes spill loads",
+        "bytes spill stores",
+        "bytes stack frame",
+    ]
 
 
 @kernel
