@@ -16,7 +16,7 @@ _ACCESS = re.compile(r"\s((?:ld|st|atom|red)[\w.]*)\s[^;]*\[([^\]]*)\]")
 
 
 class Loop(NamedTuple):
-    """The instructions between a label and a branch back to it, without loops inside."""
+    """The instructions between a label and a branch back to it."""
 
     instructions: tuple[str, ...]
 
@@ -45,28 +45,31 @@ def shared_bytes(compiled: Compiled) -> int:
     return figure(compiled, r"(\d+) bytes smem")
 
 
-def innermost_loops(sass: str) -> list[Loop]:
-    """Return the loops that hold no other loop."""
+def _loops(sass: str) -> Iterator[tuple[int, int, Loop]]:
+    """Yield (start, end, loop) of every loop."""
     labels: dict[str, int] = {}
     instructions: list[str] = []
-    loops: list[tuple[int, int]] = []
     for line in sass.splitlines():
         if label := _LABEL.match(line):
             labels[label.group(1)] = len(instructions)
         if instruction := _INSTRUCTION.search(line):
             instructions.append(instruction.group(1))
             target = _BRANCH.search(line)
+            start = labels.get(target.group(1), len(instructions)) if target else len(instructions)
             # The last instruction of a program branches to itself.
-            if target and labels.get(target.group(1), len(instructions)) < len(instructions) - 1:
-                loops.append((labels[target.group(1)], len(instructions)))
-    inner = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-    return [Loop(tuple(instructions[start:end])) for start, end in inner]
+            if start < len(instructions) - 1:
+                yield start, len(instructions), Loop(tuple(instructions[start:]))
 
 
 def main_loop(compiled: Compiled) -> Loop:
-    """Return the innermost loop that moves most at a time: what a large input spends its time in."""
-    loops = innermost_loops(compiled.sass)
-    return max(loops, key=lambda loop: (loop.widest("STG"), loop.widest("LDG"), len(loop.instructions)))
+    """Return the innermost loop that stores, and of several the one that moves most at a time."""
+    storing = [found for found in _loops(compiled.sass) if found[2].widest("STG")]
+    inner = [
+        loop
+        for start, end, loop in storing
+        if not any(start <= first and last <= end and (start, end) != (first, last) for first, last, _ in storing)
+    ]
+    return max(inner, key=lambda loop: (loop.widest("STG"), loop.widest("LDG"), len(loop.instructions)))
 
 
 def _code_faults(compiled: Compiled) -> Iterator[str]:
