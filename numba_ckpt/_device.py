@@ -10,19 +10,17 @@ Only what compiles imports this file; it needs numba-cuda, not a driver.
 
 import functools
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import cuda, types
 from numba.core import cgutils
 from numba.core.datamodel.models import ArrayModel
-from numba.cuda.compiler import _compile_pyfunc_with_fixup
 from numba.cuda.extending import lower_builtin, register_model
 
 from numba_ckpt._primitives import element_address
 
-__all__ = ["CompactArray", "compile_ptx"]
+__all__ = ["CompactArray", "compile_ptx", "launch_bounds", "with_entry"]
 
 _WORD = ir.IntType(64)
 _GLOBAL_MEMORY = 1
@@ -82,21 +80,23 @@ for _index in types.Integer, types.BaseTuple:
     lower_builtin(operator.setitem, CompactArray, _index, types.Any)(_setitem)
 
 
-def compile_ptx(
-    kernel: Any, argument_types: tuple[Any, ...], capabilities: Sequence[tuple[int, int]], num_threads: int
-) -> list[str]:
-    """Compile a kernel for blocks of at most `num_threads`, once for each compute capability such as (9, 0).
+def launch_bounds(num_threads: int) -> tuple[int, int]:
+    """Return (threads per block, blocks at a time): at most 64 registers, so that 1024 threads have work under way."""
+    return num_threads, _MIN_RESIDENT_THREADS // num_threads
 
-    Returns PTX whose entry has the kernel's name. At most 64 registers are used, so that 1024 threads of a
-    multiprocessor always have work under way. What a kernel means is worked out once for all capabilities.
+
+def with_entry(ptx: str, name: str) -> str:
+    """Return PTX with its kernel's mangled name replaced."""
+    mangled = ptx.partition(".entry ")[2].partition("(")[0].strip()
+    return ptx.replace(mangled, name)
+
+
+def compile_ptx(kernel: Any, argument_types: tuple[Any, ...], capability: tuple[int, int], num_threads: int) -> str:
+    """Return the PTX of a kernel for a compute capability such as (9, 0), whose entry has the kernel's name.
+
+    It can be launched with blocks of up to `num_threads`. `argument_types` are numba's types of numbers, and a
+    `CompactArray` for each array.
     """
-    bounds = num_threads, _MIN_RESIDENT_THREADS // num_threads
-    library, _ = _compile_pyfunc_with_fixup(
-        kernel.py_func, argument_types, device=False, abi="numba", cc=capabilities[0], launch_bounds=bounds
-    )
-    return [_named(library.get_asm_strs(cc=capability)[0], kernel.py_func.__name__) for capability in capabilities]
-
-
-def _named(ptx: str, name: str) -> str:
-    entry = ptx.partition(".entry ")[2].partition("(")[0].strip()
-    return ptx.replace(entry, name)
+    bounds = launch_bounds(num_threads)
+    ptx, _ = cuda.compile_ptx(kernel.py_func, argument_types, cc=capability, launch_bounds=bounds)
+    return with_entry(str(ptx), kernel.py_func.__name__)

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from numba import types
 from numba.core.errors import NumbaError
+from numba.cuda.compiler import _compile_pyfunc_with_fixup
 
-from numba_ckpt._device import CompactArray, compile_ptx
+from numba_ckpt._device import CompactArray, launch_bounds, with_entry
 from numba_ckpt.kernels._launch import THREADS_PER_BLOCK
 from numba_ckpt.kernels._registry import OPS
 from tests.compile.signatures import SIGNATURES, Signature
@@ -65,11 +66,24 @@ def assemble(ptx: str, architecture: str) -> tuple[str, str]:
     return sass.stdout, done.stderr
 
 
+def _compile_ptx(kernel: Any, arguments: tuple[str, ...], architectures: tuple[str, ...]) -> list[str]:
+    """Do what `compile_ptx` does, but work out once for all what the kernel means: that takes longest."""
+    first, *_ = capabilities = [capability_of(name) for name in architectures]
+    library, _ = _compile_pyfunc_with_fixup(
+        kernel.py_func,
+        tuple(map(argument_type, arguments)),
+        device=False,
+        abi="numba",
+        cc=first,
+        launch_bounds=launch_bounds(THREADS_PER_BLOCK),
+    )
+    return [with_entry(library.get_asm_strs(cc=cc)[0], kernel.py_func.__name__) for cc in capabilities]
+
+
 def compile_function(kernel: Any, arguments: tuple[str, ...], *architectures: str) -> list[Compiled]:
     """Compile a kernel for argument types as a signature spells them, once for each architecture."""
-    kinds, capabilities = tuple(map(argument_type, arguments)), list(map(capability_of, architectures))
     try:
-        codes = compile_ptx(kernel, kinds, capabilities, THREADS_PER_BLOCK)
+        codes = _compile_ptx(kernel, arguments, architectures)
     except (NumbaError, TypeError) as error:
         return [Compiled(error=str(error)) for _ in architectures]
     return [Compiled(ptx, *assemble(ptx, name)) for ptx, name in zip(codes, architectures, strict=True)]

@@ -1,10 +1,13 @@
 """The machine code of every kernel, for every architecture and all dtypes; and that planted faults are found in it."""
 
 import pytest
+from numba import types
 
+from numba_ckpt._device import CompactArray, compile_ptx
 from numba_ckpt._jit import cuda, int64, kernel, strided
+from numba_ckpt.kernels._launch import THREADS_PER_BLOCK
 from numba_ckpt.kernels._registry import OPS
-from tests.compile.compile_kernels import ARCHITECTURES, compile_function
+from tests.compile.compile_kernels import ARCHITECTURES, argument_type, compile_function
 from tests.compile.machine_code import faults
 from tests.compile.signatures import BULK, SIGNATURES
 
@@ -19,6 +22,28 @@ def test_machine_code(compiled, signature, architecture):
     code = compiled[signature, architecture]
     is_bulk, reads = signature.op in BULK, signature.op != "zero_blocks"
     assert faults(code, len(signature.arguments), is_bulk, reads) == []
+
+
+def test_the_package_compiles_to_the_same():
+    signature = SIGNATURES[0]
+    kernel, arguments = OPS[signature.op].kernel, tuple(map(argument_type, signature.arguments))
+    ours, _ = (code.ptx for code in compile_function(kernel, signature.arguments, "sm_90", "sm_80"))
+    ptx = compile_ptx(kernel, arguments, (9, 0), THREADS_PER_BLOCK)
+    # The names of globals before the entry are numbered.
+    assert ptx.partition(".visible .entry")[2] == ours.partition(".visible .entry")[2] != ""
+
+
+def ordinary_type(text):
+    kind = argument_type(text)
+    return types.Array(kind.dtype, kind.ndim, "A") if isinstance(kind, CompactArray) else kind
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_an_ordinary_launch_compiles(op):
+    arguments = next(signature.arguments for signature in SIGNATURES if signature.op == op)
+    ptx, _ = cuda.compile_ptx(OPS[op].kernel.py_func, tuple(map(ordinary_type, arguments)), cc=(9, 0))
+    assert ".entry" in ptx
+    assert op not in BULK or "st.global.v4" in ptx
 
 
 def planted(kernel, *arguments, is_bulk=False):
