@@ -22,6 +22,7 @@ from numba_ckpt.cache.table_groups import table_groups
 from numba_ckpt.errors import ArgumentError
 from numba_ckpt.planning import TableGroup
 from tests.cache.recorded_tables import block_table_sequences, check_sequence
+from tests.kernels.lists import written_entries
 
 LIMITS = LimitsConfig(max_num_requests=4, max_num_batched_tokens=64, max_model_len=4096)
 
@@ -148,6 +149,18 @@ def test_staged_writes_of_one_row_in_one_step():
     tables.apply_staged_writes()
     gathered = tables.gather_block_tables(rows(0), 1)
     assert gathered[0].tolist() == [[0] * 6]  # an emptied row has nothing in use
+
+
+def test_staged_writes_never_overlap():
+    tables = one_table(width=8)
+    tables.append_block_ids(0, [[5, 6, 7]])
+    tables.append_block_ids(0, [[8]])
+    tables.append_block_ids(0, [[1]], overwrite=True)
+    tables.append_block_ids(0, [[2, 3]])  # in place of 6 and 7, which are not applied yet
+    tables.append_block_ids(0, [[4]])
+    assert len(written_entries(tables)) == 4
+    tables.apply_staged_writes()
+    assert tables.tables[0][0].tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
 
 
 def test_stale_entries_have_no_slots():
