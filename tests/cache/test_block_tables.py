@@ -8,6 +8,7 @@ import pytest
 from numba_ckpt.cache import (
     BlockTables,
     CacheConfig,
+    CrossAttentionSpec,
     EngineConfig,
     FullAttentionSpec,
     KVCacheConfig,
@@ -98,6 +99,18 @@ def test_b19_only_sharded_groups_are_localised():
     tables.apply_staged_writes()
     slots = tables.compute_slot_mappings(rows(2), rows(0, 8), np.arange(8), 8).tolist()
     assert slots == [[-1, 20, -1, 21, -1, 22, -1, 23], [*range(24, 32)], [-1] * 8, [-1, 16, -1, 17, -1, 18, -1, 19]]
+
+
+def test_states_and_encoders_tokens_have_no_slots_of_the_sequence():
+    cross = CrossAttentionSpec(4, 1, 8, max_encoder_len=16)
+    state = StateSpec(16, shapes=((4,),), dtypes=("float32",))
+    cache, config = config_of(cross, state)
+    tables = BlockTables.from_config(cache, config)
+    tables.append_block_ids(0, [[5], [6]])
+    tables.apply_staged_writes()
+    assert tables.compute_slot_mappings(rows(0), rows(0, 3), np.arange(3), 3).tolist() == [[-1] * 3] * 2
+    with pytest.raises(ArgumentError, match=r"kernel_block_sizes\[1\]: expected the block size 16, got 4"):
+        table_groups(cache, config, [4, 4])
 
 
 def test_b21_a_dummy_step_has_no_slots():
