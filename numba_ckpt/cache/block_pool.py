@@ -51,6 +51,8 @@ class BlockPool:
     """A fixed number of blocks with reference counts, shared by all cache groups.
 
     Block 0 is the null block: it is never handed out, held or cached, and lists of blocks may contain it anywhere.
+    A pool belongs to one thread at a time: each bulk operation is checked first and then done, in two steps. A deep or
+    pickled copy is a pool of its own.
 
     Parameters
     ----------
@@ -74,6 +76,14 @@ class BlockPool:
         self.words = new_pool(self.num_blocks)
         self.arrays = cut_pool_words(self.words)
         self._fill()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Views would come back as arrays of their own, and miss all that happens to the words.
+        return {"num_blocks": self.num_blocks, "words": self.words}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.num_blocks, self.words = state["num_blocks"], state["words"]
+        self.arrays = cut_pool_words(self.words)
 
     def _fill(self) -> None:
         """Put every block but the null block on the stack of free ones, the first on top."""

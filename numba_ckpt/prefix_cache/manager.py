@@ -17,7 +17,7 @@ import numpy as np
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.prefix_cache.book import cut_book_words, new_book
+from numba_ckpt.prefix_cache.book import new_book
 from numba_ckpt.prefix_cache.checks import (
     check_abort,
     check_commit,
@@ -100,7 +100,7 @@ class HybridPrefixCache:
         self.retention = retention
         self.ledger = ledger
         self._book = new_book([*config.sizes(), retention.interval], config.group_rows())
-        self.observer = CacheObserver(config, cut_book_words(self._book))
+        self.observer = CacheObserver(config, self._book)
         self._requests: dict[str, CachedRequest] = {}
 
     @property

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.book import GROUP, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, REASON, Book
+from numba_ckpt.prefix_cache.book import GROUP, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, REASON, Book, cut_book_words
 from numba_ckpt.prefix_cache.chunk_loops import OFFSET
 from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
 from numba_ckpt.prefix_cache.groups import CacheConfig
@@ -53,14 +53,19 @@ class CacheObserver:
         What compiled loops do not count.
     """
 
-    def __init__(self, config: CacheConfig, book: Book) -> None:
+    def __init__(self, config: CacheConfig, words: np.ndarray) -> None:
         self.waits = self.steps_committed = self.steps_aborted = 0
-        self._book = book
+        self._words = words
         self._unit, self._hit_step = config.hash_block_size, config.hit_step
         self._has_warned = False
         self._pending: dict[Boundary, int] = {}
         self._unannounced: dict[Place, ChunkReservation] = {}
         self._announced: dict[Place, list[Boundary]] = {}
+
+    @property
+    def _book(self) -> Book:
+        # Cut when it is read, so that a copy of the cache reads its own.
+        return cut_book_words(self._words)
 
     @property
     def counters(self) -> CacheCounters:
@@ -118,8 +123,9 @@ class CacheObserver:
 
     def unkept(self, prefix: Prefix | None = None, group: int = 0) -> list[UnkeptState]:
         """Return the states that were not kept, oldest first: all that are remembered, or those of a prefix."""
-        count = int(self._book.sizes[NUM_UNKEPT])
-        rows = np.roll(self._book.unkept, -count, axis=0) if count > NUM_REMEMBERED else self._book.unkept[:count]
+        book = self._book
+        count = int(book.sizes[NUM_UNKEPT])
+        rows = np.roll(book.unkept, -count, axis=0) if count > NUM_REMEMBERED else book.unkept[:count]
         if prefix is not None:
             keys = rows[:, :GROUP].view(np.uint64)
             rows = rows[(keys == np.array(prefix, np.uint64)).all(axis=1) & (rows[:, GROUP] == group)]
