@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import INT32_MAX, check_int, check_integers, refuse
+from numba_ckpt._check import INT32_MAX, check_int, check_integers, describe, refuse
 from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_calls import (
     acquire_blocks,
@@ -27,15 +27,8 @@ from numba_ckpt.cache.pool_calls import (
     release_blocks,
 )
 from numba_ckpt.cache.pool_loops import NONE
-from numba_ckpt.cache.pool_memory import (
-    NUM_CACHED,
-    NUM_EVICTED,
-    NUM_FREE,
-    NUM_IDLE,
-    STEP,
-    cut_pool_words,
-    new_pool,
-)
+from numba_ckpt.cache.pool_memory import NUM_CACHED, NUM_EVICTED, NUM_FREE, NUM_IDLE, STEP, cut_pool_words, new_pool
+from numba_ckpt.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["BlockPool"]
 
@@ -45,6 +38,16 @@ def _block_ids(name: str, blocks: Any) -> np.ndarray:
     if ids.dtype != np.int32 and ids.size and (ids.max() > INT32_MAX or ids.min() < 0):
         refuse(name, "block ids of the pool", f"{ids.max()} or {ids.min()}", "pass ids that allocate returned")
     return np.ascontiguousarray(ids, np.int32)
+
+
+def _check_keys(keys: Any, num_keys: int | None = None) -> np.ndarray:
+    """Return keys as a contiguous uint64 [num_keys, 2], which is what loops can borrow: borrowing forgets strides."""
+    rows = "n" if num_keys is None else num_keys
+    is_right = isinstance(keys, np.ndarray) and keys.dtype == np.uint64 and keys.ndim == 2 and keys.shape[1] == 2
+    if not is_right or num_keys not in (None, len(keys)):
+        error = ArgumentError if isinstance(keys, np.ndarray) else ArgumentTypeError
+        refuse("keys", f"a uint64 array of shape ({rows}, 2)", describe(keys), "hash the prefix", error)
+    return np.ascontiguousarray(keys)
 
 
 class BlockPool:
@@ -159,16 +162,15 @@ class BlockPool:
             alone. An idle block that a key led to is free then.
         """
         ids = _block_ids("blocks", blocks)
-        if keys.dtype != np.uint64 or keys.shape != (ids.size, 2):
-            refuse("keys", f"uint64 of shape ({ids.size}, 2)", f"{keys.dtype} of shape {keys.shape}", "hash the prefix")
+        keys, group = _check_keys(keys, ids.size), check_int("group", group, 0)
         if (bad := int(first_not_held(self.words, ids))) != NONE:
             refuse("blocks", "blocks that are held", f"{ids[bad]} at entry {bad}", "publish before releasing")
-        # The loop borrows the keys, which forgets strides.
-        return int(publish_blocks(self.words, ids, np.ascontiguousarray(keys), check_int("group", group, 0)))
+        return int(publish_blocks(self.words, ids, keys, group))
 
     def find(self, keys: np.ndarray, group: int) -> np.ndarray:
         """Return the blocks of `keys` (uint64 [n, 2]) up to the first that is missing: int32 [found]."""
-        found = np.empty(keys.shape[0], np.int32)
+        keys, group = _check_keys(keys), check_int("group", group, 0)
+        found = np.empty(len(keys), np.int32)
         return found[: find_blocks(self.words, keys, group, found)]
 
     def reset(self) -> None:

@@ -80,8 +80,10 @@ def _check_declined(step: CacheStep, declined: Any) -> None:
     if not isinstance(declined, Set):
         got = type(declined).__name__
         refuse("declined", "a set of request ids", got, "name the requests in a set", ArgumentTypeError)
-    if unknown := declined - step.request_ids:
-        refuse("declined", "ids of requests with a chunk in this step", sorted(unknown, key=repr), "check the ids")
+    asked = {chunk.request.request_id for chunk in step.reservations if chunk.has_checkpoint}
+    if unknown := declined - asked:
+        got, do = sorted(unknown, key=repr), "name only whose chunk `has_checkpoint`"
+        refuse("declined", "ids of requests with a checkpoint in this step", got, do)
 
 
 def check_abort(step: CacheStep) -> None:

@@ -219,7 +219,8 @@ class HybridPrefixCache:
         step : CacheStep
             An open step whose work is done, or enqueued before that of any later step.
         declined : set of str
-            Ids of requests whose checkpoints the worker did not write; their running states were.
+            Ids of requests whose checkpoints the worker did not write; their running states were. Each
+            `has_checkpoint` in this step.
 
         Raises
         ------

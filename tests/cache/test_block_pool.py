@@ -128,6 +128,9 @@ BAD_CALLS = {
     "publishing a free block": lambda pool: pool.publish([3], KEYS, 0),
     "keys of another shape": lambda pool: pool.publish([1, 2], KEYS, 0),
     "signed keys": lambda pool: pool.publish([1], KEYS.astype(np.int64), 0),
+    "looking for signed keys": lambda pool: pool.find(KEYS.astype(np.int64), 0),
+    "looking for flat keys": lambda pool: pool.find(KEYS[0], 0),
+    "looking for no array": lambda pool: pool.find(None, 0),
     "a negative group": lambda pool: pool.publish([1], KEYS, -1),
 }
 
@@ -152,4 +155,5 @@ def test_keys_of_any_strides_are_published_as_they_are(stride):
     blocks = pool.allocate(len(keys))
     assert pool.publish(blocks, keys, group=0) == len(keys)
     assert pool.find(keys.copy(), group=0).tolist() == blocks.tolist()
+    assert pool.find(keys, group=0).tolist() == blocks.tolist()
     pool.check_integrity()

@@ -85,7 +85,10 @@ class CacheWorld:
         step = self.cache.begin_step()
         for name in dict.fromkeys(names):
             self._reserve(step, name, length, split)
-        declined = frozenset(step.request_ids if fate == DECLINES else ())
+        asked = frozenset(chunk.request.request_id for chunk in step.reservations if chunk.has_checkpoint)
+        declined = asked if fate == DECLINES else frozenset()
+        for name in step.request_ids - asked:
+            self._refused(lambda name=name: self.cache.commit(step, {name}))
         read, written = set(), set().union(*map(self.worker.blocks_written, step.reservations))
         if fate != WAITS and step.reservations:
             read = self.worker.execute(step, self.prompts, declined, fails=fate == FAILS)
