@@ -54,8 +54,8 @@ class BlockPool:
     """A fixed number of blocks with reference counts, shared by all cache groups.
 
     Block 0 is the null block: it is never handed out, held or cached, and lists of blocks may contain it anywhere.
-    A pool belongs to one thread at a time: each bulk operation is checked first and then done, in two steps. A deep or
-    pickled copy is a pool of its own.
+    A pool belongs to one thread at a time: `allocate` hands no block to two threads, but the others are checked first
+    and then done, in two steps. A deep or pickled copy is a pool of its own.
 
     Parameters
     ----------

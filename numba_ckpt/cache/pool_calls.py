@@ -1,6 +1,6 @@
 """The block pool's bulk operations as Python calls them: over the pool's memory, checking nothing."""
 
-from numba_ckpt._jit import borrow, host_loop
+from numba_ckpt._jit import atomic_loop, borrow
 from numba_ckpt.cache import pool_loops
 from numba_ckpt.cache.key_table import NO_GROUP, find_block
 from numba_ckpt.cache.pool_loops import NONE, publish_block
@@ -13,25 +13,25 @@ __all__ = ["acquire_blocks", "allocate_blocks", "find_blocks", "first_not_held",
 _acquire, _allocate, _release = pool_loops.acquire_blocks, pool_loops.allocate_blocks, pool_loops.release_blocks
 
 
-@host_loop
+@atomic_loop
 def allocate_blocks(words, allocated):  # type: ignore[no-untyped-def]
     """Fill `allocated` [n] with blocks, each held once; False, and nothing changed, if there are not so many."""
     return _allocate(cut_pool(words), borrow(allocated))
 
 
-@host_loop
+@atomic_loop
 def acquire_blocks(words, blocks):  # type: ignore[no-untyped-def]
     """Hold each of `blocks` once more; null blocks are skipped."""
     _acquire(cut_pool(words), borrow(blocks))
 
 
-@host_loop
+@atomic_loop
 def release_blocks(words, blocks):  # type: ignore[no-untyped-def]
     """Drop one hold on each of `blocks`, the last one first, so that a prefix is evicted from its end."""
     _release(cut_pool(words), borrow(blocks))
 
 
-@host_loop
+@atomic_loop
 def first_not_held(words, blocks):  # type: ignore[no-untyped-def]
     """Place of the first block that is no block of the pool or held less often than it is listed; -1 if none."""
     records, bad = cut_pool(words).blocks, NONE
@@ -50,7 +50,7 @@ def first_not_held(words, blocks):  # type: ignore[no-untyped-def]
     return bad
 
 
-@host_loop
+@atomic_loop
 def publish_blocks(words, blocks, keys, group):  # type: ignore[no-untyped-def]
     """Let keys [n, 2] lead to held blocks [n] that have none, null blocks apart; returns how many now do."""
     pool, count, keys = cut_pool(words), 0, borrow(keys)
@@ -60,7 +60,7 @@ def publish_blocks(words, blocks, keys, group):  # type: ignore[no-untyped-def]
     return count
 
 
-@host_loop
+@atomic_loop
 def find_blocks(words, keys, group, found):  # type: ignore[no-untyped-def]
     """Fill `found` [n] with the blocks of `keys` [n, 2] until the first miss; returns how many were found."""
     pool = cut_pool(words)

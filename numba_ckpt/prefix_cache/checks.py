@@ -82,8 +82,8 @@ def _check_declined(step: CacheStep, declined: Any) -> None:
         refuse("declined", "a set of request ids", got, "name the requests in a set", ArgumentTypeError)
     asked = {chunk.request.request_id for chunk in step.reservations if chunk.has_checkpoint}
     if unknown := declined - asked:
-        got, do = sorted(unknown, key=repr), "name only whose chunk `has_checkpoint`"
-        refuse("declined", "ids of requests with a checkpoint in this step", got, do)
+        expected, do = "ids of requests with a checkpoint in this step", "name those whose chunk `has_checkpoint`"
+        refuse("declined", expected, sorted(unknown, key=repr), do)
 
 
 def check_abort(step: CacheStep) -> None:

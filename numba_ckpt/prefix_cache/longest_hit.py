@@ -1,6 +1,6 @@
 """The longest prefix that every group can serve, over a key table."""
 
-from numba_ckpt._jit import borrow, host_loop, inlined_loop
+from numba_ckpt._jit import atomic_loop, borrow, host_loop, inlined_loop
 from numba_ckpt.cache.key_table import find_block
 from numba_ckpt.cache.pool_loops import acquire_blocks
 from numba_ckpt.cache.pool_memory import cut_pool
@@ -111,7 +111,7 @@ def _fill_table(pool, keys, unit, groups, position, table):  # type: ignore[no-u
         acquire_blocks(pool, table[group])
 
 
-@host_loop
+@atomic_loop
 def look_up_prefix(words, book, keys, table, num_tokens, last_boundary):  # type: ignore[no-untyped-def]
     """Find the longest hit of a prompt of `num_tokens`, hold its blocks in `table`, count it: (hit, ceiling)."""
     pool, (sizes, counters, groups, _) = cut_pool(words), cut_book(book)

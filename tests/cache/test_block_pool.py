@@ -1,6 +1,8 @@
 """The block pool against a plain model, and what it refuses."""
 
+import threading
 from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -147,6 +149,21 @@ def test_bad_calls_change_nothing(call):
 
 def test_a_million_blocks_take_less_than_200_mb():
     assert sum(array.nbytes for array in BlockPool(1_000_001).arrays) < 200e6
+
+
+def test_threads_that_allocate_at_once_get_different_blocks():
+    pool, barrier = BlockPool(1_200_001), threading.Barrier(2)
+
+    def take(_):
+        barrier.wait()
+        return [pool.allocate(60_000) for _ in range(10)]
+
+    pool.release(pool.allocate(1))  # compiled
+    with ThreadPoolExecutor(2) as threads:
+        taken = np.concatenate([blocks for done in threads.map(take, range(2)) for blocks in done])
+    assert taken.size == np.unique(taken).size == 1_200_000
+    assert pool.num_available == 0
+    pool.check_integrity()
 
 
 @pytest.mark.parametrize("stride", [lambda keys: keys[::2], lambda keys: keys[::-1], np.asfortranarray])
