@@ -7,7 +7,15 @@ from numba_ckpt.cache.pool_loops import NONE, publish_block
 from numba_ckpt.cache.pool_memory import cut_pool
 from numba_ckpt.rules import NULL_BLOCK_ID
 
-__all__ = ["acquire_blocks", "allocate_blocks", "find_blocks", "first_not_held", "publish_blocks", "release_blocks"]
+__all__ = [
+    "acquire_blocks",
+    "allocate_blocks",
+    "find_blocks",
+    "find_each_block",
+    "first_not_held",
+    "publish_blocks",
+    "release_blocks",
+]
 
 # Compiled code knows other loops by names of its own module.
 _acquire, _allocate, _release = pool_loops.acquire_blocks, pool_loops.allocate_blocks, pool_loops.release_blocks
@@ -69,3 +77,11 @@ def find_blocks(words, keys, group, found):  # type: ignore[no-untyped-def]
         if found[index] == NULL_BLOCK_ID:
             return index
     return keys.shape[0]
+
+
+@atomic_loop
+def find_each_block(words, keys, group, found):  # type: ignore[no-untyped-def]
+    """Fill `found` [n] with the block of each of `keys` [n, 2], the null block where there is none."""
+    pool = cut_pool(words)
+    for index in range(keys.shape[0]):
+        found[index] = find_block(pool.blocks, pool.slots, keys[index, 0], keys[index, 1], group)

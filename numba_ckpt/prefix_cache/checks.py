@@ -17,7 +17,7 @@ __all__ = ["check_abort", "check_commit", "check_idle", "check_known", "check_ne
 
 
 def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
-    """Refuse parts of a cache that are of another kind; hasher and ledger may be None."""
+    """Refuse parts of a cache that are of another kind or do not fit together; hasher and ledger may be None."""
     for name, value, kinds in (
         ("config", config, (CacheConfig,)),
         ("hasher", hasher, (PrefixHasher, NoneType)),
@@ -27,6 +27,10 @@ def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
         if not isinstance(value, kinds):
             kind = kinds[0].__name__
             refuse(name, f"a {kind}", type(value).__name__, f"make a {kind}", ArgumentTypeError)
+    if hasher is not None and hasher.unit != config.hash_block_size:
+        refuse("hasher", f"unit {config.hash_block_size}", f"unit {hasher.unit}", "hash in the cache's unit")
+    if ledger is not None and ledger.is_in_use:
+        refuse("ledger", "a new one", "another cache's", "give each cache a ledger of its own")
 
 
 def check_known(requests: dict[str, CachedRequest], request: Any) -> None:

@@ -32,7 +32,7 @@ from numba_ckpt.prefix_cache.commit_loops import commit_chunk
 from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
 from numba_ckpt.prefix_cache.groups import CacheConfig
-from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications
+from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications, check_published
 from numba_ckpt.prefix_cache.longest_hit import look_up_prefix
 from numba_ckpt.prefix_cache.observer import CacheObserver
 from numba_ckpt.prefix_cache.prefix_hashes import ExtraKey, PrefixHasher
@@ -57,12 +57,17 @@ class HybridPrefixCache:
     retention : Retention
         Which state boundaries are kept.
     ledger : WriteLedger, optional
-        Checks every published state against what the worker says it wrote.
+        Checks every published state against what the worker says it wrote; this cache's alone.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         The hasher's unit is another, or an argument is of the wrong kind.
+
+    Notes
+    -----
+    One thread at a time. Copies and pickles share nothing, and hold the hasher's secret; copy requests and open steps
+    in the same call.
 
     Examples
     --------
@@ -94,11 +99,8 @@ class HybridPrefixCache:
         self.config = config
         self.pool = BlockPool(num_blocks)
         self.hasher = PrefixHasher(config.hash_block_size) if hasher is None else hasher
-        if self.hasher.unit != config.hash_block_size:
-            do = "hash in the cache's unit"
-            refuse("hasher", f"unit {config.hash_block_size}", f"unit {self.hasher.unit}", do)
         self.retention = retention
-        self.ledger = ledger
+        self.ledger = None if ledger is None else ledger.watch(self.pool)
         self._book = new_book([*config.sizes(), retention.interval], config.group_rows())
         self.observer = CacheObserver(config, self._book)
         self._requests: dict[str, CachedRequest] = {}
@@ -148,11 +150,15 @@ class HybridPrefixCache:
         ------
         ArgumentError
             The request holds blocks already.
+        LedgerError
+            The ledger knows of a block whose content is not what its key says; nothing is held then.
         """
         check_known(self._requests, request)
         if request.num_computed_tokens:
             got = f"{request.num_computed_tokens} computed tokens"
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
+        if self.ledger is not None:
+            check_published(self, request)
         arguments = request.keys, request.table, request.num_tokens, request.last_boundary
         num_tokens, ceiling = look_up_prefix(self.pool.words, self._book, *arguments)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
@@ -202,8 +208,7 @@ class HybridPrefixCache:
             return None
         reservation = ChunkReservation(request, start, end, reserved)
         if self.ledger is not None:
-            for group, block in reservation.new_states:
-                self.ledger.forget(group, block)
+            self.ledger.forget_all(reservation.new_states)
         self.observer.reserved(reservation)
         step.reservations.append(reservation)
         step.request_ids.add(request.request_id)
@@ -232,9 +237,7 @@ class HybridPrefixCache:
         check_step(step, self)
         check_commit(step, declined)
         if self.ledger is not None:
-            for chunk in step.reservations:
-                is_declined = chunk.request.request_id in declined
-                check_publications(self.ledger, self.config, self._book, chunk, is_declined)
+            check_publications(self, self._book, step, declined)
         step.is_open = False
         for chunk in step.reservations:
             request, start, end, reserved = chunk

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from numba_ckpt.cache import BlockPool
-from numba_ckpt.prefix_cache import CacheConfig, CacheGroup, HybridPrefixCache, PrefixHasher
+from numba_ckpt.errors import LedgerError
+from numba_ckpt.prefix_cache import CacheConfig, CacheGroup, HybridPrefixCache, PrefixHasher, WriteLedger
 from numba_ckpt.prefix_cache.hash_chains import CHAINS
 from tests.property.test_prefix_cache import draw_world, live
 
@@ -93,6 +94,17 @@ def test_a_copied_hasher_has_the_same_key(copied, algorithm):
     other, moved = copied((hasher, state))
     assert (other.hash_prompt(PROMPT, b"salt") == hasher.hash_prompt(PROMPT, b"salt")).all()
     assert (other.extend(moved, PROMPT) == hasher.extend(state, PROMPT)).all()
+
+
+@COPIES
+def test_the_ledger_of_a_copy_watches_the_copys_pool(copied):
+    cache = HybridPrefixCache(CONFIG, 64, ledger=WriteLedger())
+    other = copied(cache)
+    block = int(other.pool.allocate(1)[0])
+    other.pool.publish([block], np.array([[1, 2]], np.uint64), 1)
+    cache.ledger.write(1, block, (3, 4), 4)
+    with pytest.raises(LedgerError):
+        other.ledger.write(1, block, (3, 4), 4)
 
 
 def test_a_cache_goes_to_another_process_with_its_key(tmp_path):
