@@ -13,7 +13,17 @@ from numba_ckpt.prefix_cache.request import CachedRequest
 from numba_ckpt.prefix_cache.retention import Retention
 from numba_ckpt.prefix_cache.step import CacheStep
 
-__all__ = ["check_abort", "check_commit", "check_idle", "check_known", "check_next_chunk", "check_parts", "check_step"]
+__all__ = [
+    "check_abort",
+    "check_commit",
+    "check_idle",
+    "check_known",
+    "check_new_id",
+    "check_next_chunk",
+    "check_none_held",
+    "check_parts",
+    "check_step",
+]
 
 
 def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
@@ -33,6 +43,14 @@ def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
         refuse("ledger", "a new one", "another cache's", "give each cache a ledger of its own")
 
 
+def check_new_id(requests: dict[str, CachedRequest], request_id: Any) -> None:
+    """Refuse anything but a name that none of a cache's `requests` has."""
+    if not isinstance(request_id, str):
+        refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
+    if request_id in requests:
+        refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
+
+
 def check_known(requests: dict[str, CachedRequest], request: Any) -> None:
     """Refuse anything but one of a cache's `requests`."""
     if type(request) is CachedRequest and requests.get(request.request_id) is request:
@@ -48,6 +66,14 @@ def check_idle(requests: dict[str, CachedRequest], request: Any) -> None:
     if request.num_in_flight:
         got = f"{request.num_in_flight} in flight"
         refuse("request", "a request without open chunks", got, "commit or abort its steps first")
+
+
+def check_none_held(requests: dict[str, CachedRequest]) -> None:
+    """Refuse to go on while one of a cache's `requests` holds blocks."""
+    for request in requests.values():
+        if request.num_computed_tokens:
+            got = f"{request.request_id!r} with {request.num_computed_tokens} computed tokens"
+            refuse("requests", "none that holds blocks", got, "preempt or finish it first")
 
 
 def check_step(step: Any, cache: object) -> None:

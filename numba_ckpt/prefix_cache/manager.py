@@ -16,14 +16,15 @@ import numpy as np
 
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
-from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.prefix_cache.book import new_book
 from numba_ckpt.prefix_cache.checks import (
     check_abort,
     check_commit,
     check_idle,
     check_known,
+    check_new_id,
     check_next_chunk,
+    check_none_held,
     check_parts,
     check_step,
 )
@@ -118,10 +119,7 @@ class HybridPrefixCache:
         The id is not in use by another request, the prompt an integer array [T] of one token at least; the salt keeps
         tenants apart, extra keys what depends on more than tokens: an adapter, an image.
         """
-        if not isinstance(request_id, str):
-            refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
-        if request_id in self._requests:
-            refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
+        check_new_id(self._requests, request_id)
         hashed, keys = self.hasher.start_with(tokens, salt, extra_keys)
         num_tokens = hashed.num_tokens
         if num_tokens == 0:
@@ -296,8 +294,5 @@ class HybridPrefixCache:
         ArgumentError
             A request holds blocks: what it goes on to publish would mix both.
         """
-        for request in self._requests.values():
-            if request.num_computed_tokens:
-                got = f"{request.request_id!r} with {request.num_computed_tokens} computed tokens"
-                refuse("requests", "none that holds blocks", got, "preempt or finish it first")
+        check_none_held(self._requests)
         self.pool.reset()
