@@ -97,7 +97,22 @@ class BlockPool:
     @property
     def num_available(self) -> int:
         """Blocks that `allocate` could hand out: free and idle ones."""
-        return int(self.arrays.counts[NUM_FREE] + self.arrays.counts[NUM_IDLE])
+        return self.num_free + self.num_idle
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that hold nothing."""
+        return int(self.arrays.counts[NUM_FREE])
+
+    @property
+    def num_idle(self) -> int:
+        """Blocks that a key leads to and nobody holds."""
+        return int(self.arrays.counts[NUM_IDLE])
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that somebody holds."""
+        return self.num_blocks - 1 - self.num_available
 
     @property
     def num_cached(self) -> int:

@@ -184,6 +184,8 @@ def undo_chunk(words, book, table, reserved, start, end):  # type: ignore[no-unt
         if reserved[group, OFFSET] > 0:
             drop_block(pool, table, group, reserved[group, CHECKPOINT_COL])
             counters[CHECKPOINTS_ABORTED] += 1
+        counters[CHECKPOINTS_SKIPPED] -= reserved[group, SKIPPED_OFFSET] > 0
+        counters[COPIES] -= reserved[group, COPY_FROM] != NULL_BLOCK_ID
         initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
         if reserved[group, COPY_FROM] != NULL_BLOCK_ID:
             drop_block(pool, table, group, running_col)

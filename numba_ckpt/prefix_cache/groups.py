@@ -21,7 +21,7 @@ MAX_SPECULATIVE_BLOCKS = 1024
 """Every request's table row has as many columns more."""
 
 # Columns of `CacheConfig.group_rows`.
-KIND, BLOCK_SIZE, WINDOW, ALIGNMENT, NUM_SPECULATIVE, NUM_FIELDS = range(6)
+KIND, BLOCK_SIZE, WINDOW, ALIGNMENT, NUM_SPECULATIVE, TOKENS_SERVED, NUM_FIELDS = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class CacheConfig:
         return [unit, alignment, int(self.drop_eagle_block), self.num_hash_lookahead_tokens, self.hit_step]
 
     def group_rows(self) -> np.ndarray:
-        """Return the groups as compiled loops read them: int64 [groups, NUM_FIELDS]."""
+        """Return the groups as compiled loops read them, nothing served yet: int64 [groups, NUM_FIELDS]."""
         rows = np.zeros((len(self.groups), NUM_FIELDS), np.int64)
         for row, group in zip(rows, self.groups, strict=True):
             row[KIND], row[BLOCK_SIZE], row[WINDOW] = KINDS.index(group.kind), group.block_size, group.window or 0

@@ -34,7 +34,7 @@ from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications, check_published
-from numba_ckpt.prefix_cache.longest_hit import look_up_prefix
+from numba_ckpt.prefix_cache.longest_hit import count_waiting, look_up_prefix
 from numba_ckpt.prefix_cache.observer import CacheObserver
 from numba_ckpt.prefix_cache.prefix_hashes import ExtraKey, PrefixHasher
 from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
@@ -109,7 +109,7 @@ class HybridPrefixCache:
     @property
     def counters(self) -> CacheCounters:
         """What has happened so far."""
-        return self.observer.counters
+        return self.observer.count(self.pool)
 
     def add(
         self, request_id: str, tokens: np.ndarray, salt: bytes = b"", extra_keys: Iterable[ExtraKey] = ()
@@ -157,12 +157,14 @@ class HybridPrefixCache:
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
         if self.ledger is not None:
             check_published(self, request)
-        arguments = request.keys, request.table, request.num_tokens, request.last_boundary
+        arguments = request.keys, request.table, request.num_prompt_tokens, request.last_boundary
         num_tokens, ceiling = look_up_prefix(self.pool.words, self._book, *arguments)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
         request.junction = ceiling if ceiling > num_tokens else 0
         pending = self.observer.longest_pending(request, num_tokens, request.last_boundary)
-        self.observer.waits += pending > 0
+        if pending:
+            self.observer.waits += 1
+            count_waiting(self._book, num_tokens, ceiling, pending)
         return PrefixHit(num_tokens, ceiling, pending)
 
     def explain(self, request: CachedRequest) -> list[BoundaryVerdict]:

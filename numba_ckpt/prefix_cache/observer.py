@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numba_ckpt.cache import BlockPool
 from numba_ckpt.prefix_cache.book import GROUP, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, REASON, Book, cut_book_words
 from numba_ckpt.prefix_cache.chunk_loops import OFFSET
 from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
-from numba_ckpt.prefix_cache.groups import CacheConfig
+from numba_ckpt.prefix_cache.groups import TOKENS_SERVED, CacheConfig
 from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation
 
 __all__ = ["CacheObserver", "UnkeptState"]
@@ -67,10 +68,12 @@ class CacheObserver:
         # Cut when it is read, so that a copy of the cache reads its own.
         return cut_book_words(self._words)
 
-    @property
-    def counters(self) -> CacheCounters:
-        """What has happened so far."""
-        counts = [*self._book.counters[:NUM_COUNTERS].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+    def count(self, pool: BlockPool) -> CacheCounters:
+        """Say what has happened so far, and how full the cache's `pool` is."""
+        book = self._book
+        counts = [*book.counters[:NUM_COUNTERS].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+        counts += [pool.num_evicted, pool.num_held, pool.num_idle, pool.num_free]
+        counts.append(tuple(book.groups[:, TOKENS_SERVED].tolist()))
         return CacheCounters(*counts)
 
     def warn_of_short_prompt(self, num_tokens: int, last_boundary: int) -> None:

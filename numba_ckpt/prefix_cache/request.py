@@ -1,6 +1,6 @@
 """A request as the prefix cache keeps it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,8 @@ class CachedRequest:
         Computed tokens without those in flight.
     has_lost_state : bool
         Whether an aborted step may have moved its state on.
+    num_prompt_tokens : int
+        Tokens of the prompt.
     """
 
     request_id: str
@@ -72,6 +74,10 @@ class CachedRequest:
     num_in_flight: int = 0
     num_committed_tokens: int = 0
     has_lost_state: bool = False
+    num_prompt_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = self.num_tokens
 
     def grow(self, new_keys: np.ndarray, config: CacheConfig) -> None:
         """Take in tokens that have been hashed, and the keys of the hash blocks that they complete."""

@@ -79,6 +79,7 @@ class CacheWorld:
         self.junctions[name] = hit.attention_tokens if hit.attention_tokens > hit.num_tokens else 0
         self.seen["hits"] += hit.num_tokens > 0
         self.seen["junctions"] += self.junctions[name] > 0
+        return hit
 
     def run_step(self, names, length, fate, split):
         """Open a step with a chunk of each request, of about `length` tokens, and hand it to the worker."""
