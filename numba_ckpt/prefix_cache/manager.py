@@ -45,7 +45,9 @@ __all__ = ["HybridPrefixCache"]
 
 
 class HybridPrefixCache:
-    """One block pool and one index for all cache groups of a model; scheduler side, host only.
+    """One block pool and one index for all cache groups of a model; scheduler side, host only, one thread at a time.
+
+    Deep copies and pickles share nothing, and hold the hasher's secret; copy requests and open steps in the same call.
 
     Parameters
     ----------
@@ -64,11 +66,6 @@ class HybridPrefixCache:
     ------
     ArgumentError, ArgumentTypeError
         The hasher's unit is another, or an argument is of the wrong kind.
-
-    Notes
-    -----
-    One thread at a time. Copies and pickles share nothing, and hold the hasher's secret; copy requests and open steps
-    in the same call.
 
     Examples
     --------
