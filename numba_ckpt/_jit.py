@@ -33,6 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 __all__ = [
     "SIMULATED",
     "address_of",
+    "atomic_loop",
     "borrow",
     "borrow_part",
     "closed_loop",
@@ -83,6 +84,14 @@ def rule(function: F) -> F:
 def host_loop(function: F) -> F:
     """Compile a loop over NumPy arrays; cached on disk, releases the GIL."""
     return cast(F, numba.njit(error_model="numpy", cache=True, nogil=True)(function))
+
+
+def atomic_loop(function: F) -> F:
+    """Compile a host loop that keeps the GIL: to other threads a call is one step.
+
+    For short loops over memory that outlives them, where letting go costs time and lets another thread see half of it.
+    """
+    return cast(F, numba.njit(error_model="numpy", cache=True)(function))
 
 
 def fused_loop(function: F) -> F:

@@ -1,6 +1,6 @@
 """The longest prefix that every group can serve, over a key table."""
 
-from numba_ckpt._jit import borrow, host_loop, inlined_loop
+from numba_ckpt._jit import atomic_loop, borrow, host_loop, inlined_loop
 from numba_ckpt.cache.key_table import find_block
 from numba_ckpt.cache.pool_loops import acquire_blocks
 from numba_ckpt.cache.pool_memory import cut_pool
@@ -10,16 +10,28 @@ from numba_ckpt.prefix_cache.book import (
     HIT_STEP,
     HIT_TOKENS,
     LOOKUPS,
-    LOST_TOKENS,
+    LOST_TO_ATTENTION,
+    LOST_TO_BOUNDARIES,
+    LOST_TO_STATES,
+    LOST_TO_WRITING,
     PROMPT_TOKENS,
     STATES_REUSED,
     UNIT,
     cut_book,
 )
-from numba_ckpt.prefix_cache.groups import BLOCK_SIZE, CHUNKED_LOCAL, FULL, KIND, SLIDING_WINDOW, STATE, WINDOW
+from numba_ckpt.prefix_cache.groups import (
+    BLOCK_SIZE,
+    CHUNKED_LOCAL,
+    FULL,
+    KIND,
+    SLIDING_WINDOW,
+    STATE,
+    TOKENS_SERVED,
+    WINDOW,
+)
 from numba_ckpt.rules import NULL_BLOCK_ID, ceil_div, floor_div, floor_to, local_chunk_start, sliding_window_start
 
-__all__ = ["first_needed_col", "look_up_prefix"]
+__all__ = ["count_waiting", "first_needed_col", "look_up_prefix"]
 
 
 @inlined_loop
@@ -109,9 +121,22 @@ def _fill_table(pool, keys, unit, groups, position, table):  # type: ignore[no-u
             end = min((col + 1) * size, position)
             table[group, col] = _block_at(pool, keys, unit, end, group)
         acquire_blocks(pool, table[group])
+        # A state stands for all tokens before it.
+        groups[group, TOKENS_SERVED] += position if groups[group, KIND] == STATE else position - first * size
 
 
-@host_loop
+@inlined_loop
+def _count(counters, num_tokens, last_boundary, hit, ceiling):  # type: ignore[no-untyped-def]
+    """Count a look-up: each of its tokens is served, or lost to one cause."""
+    counters[LOOKUPS] += 1
+    counters[PROMPT_TOKENS] += num_tokens
+    counters[HIT_TOKENS] += hit
+    counters[LOST_TO_STATES] += ceiling - hit
+    counters[LOST_TO_ATTENTION] += last_boundary - ceiling
+    counters[LOST_TO_BOUNDARIES] += num_tokens - last_boundary
+
+
+@atomic_loop
 def look_up_prefix(words, book, keys, table, num_tokens, last_boundary):  # type: ignore[no-untyped-def]
     """Find the longest hit of a prompt of `num_tokens`, hold its blocks in `table`, count it: (hit, ceiling)."""
     pool, (sizes, counters, groups, _) = cut_pool(words), cut_book(book)
@@ -119,9 +144,16 @@ def look_up_prefix(words, book, keys, table, num_tokens, last_boundary):  # type
     hit, ceiling = _find_hit(pool, keys, sizes, groups, last_boundary)
     if hit > 0:
         _fill_table(pool, keys, sizes[UNIT], groups, hit, table)
-        counters[STATES_REUSED] += 1
-    counters[LOOKUPS] += 1
-    counters[PROMPT_TOKENS] += num_tokens
-    counters[HIT_TOKENS] += hit
-    counters[LOST_TOKENS] += ceiling - hit
+        for group in range(groups.shape[0]):
+            counters[STATES_REUSED] += groups[group, KIND] == STATE
+    _count(counters, num_tokens, last_boundary, hit, ceiling)
     return hit, ceiling
+
+
+@atomic_loop
+def count_waiting(book, hit, ceiling, pending):  # type: ignore[no-untyped-def]
+    """Count the tokens between a hit and the longer one that waiting would give as lost to that alone."""
+    counters = cut_book(book).counters
+    counters[LOST_TO_WRITING] += pending - hit
+    counters[LOST_TO_STATES] -= min(pending, ceiling) - hit
+    counters[LOST_TO_ATTENTION] -= max(pending - ceiling, 0)

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.book import GROUP, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, REASON, Book
+from numba_ckpt.cache import BlockPool
+from numba_ckpt.prefix_cache.book import GROUP, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, REASON, Book, cut_book_words
 from numba_ckpt.prefix_cache.chunk_loops import OFFSET
 from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
-from numba_ckpt.prefix_cache.groups import CacheConfig
+from numba_ckpt.prefix_cache.groups import TOKENS_SERVED, CacheConfig
 from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation
 
 __all__ = ["CacheObserver", "UnkeptState"]
@@ -53,9 +54,9 @@ class CacheObserver:
         What compiled loops do not count.
     """
 
-    def __init__(self, config: CacheConfig, book: Book) -> None:
+    def __init__(self, config: CacheConfig, words: np.ndarray) -> None:
         self.waits = self.steps_committed = self.steps_aborted = 0
-        self._book = book
+        self._words = words
         self._unit, self._hit_step = config.hash_block_size, config.hit_step
         self._has_warned = False
         self._pending: dict[Boundary, int] = {}
@@ -63,9 +64,16 @@ class CacheObserver:
         self._announced: dict[Place, list[Boundary]] = {}
 
     @property
-    def counters(self) -> CacheCounters:
-        """What has happened so far."""
-        counts = [*self._book.counters[:NUM_COUNTERS].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+    def _book(self) -> Book:
+        # Cut when it is read, so that a copy of the cache reads its own.
+        return cut_book_words(self._words)
+
+    def count(self, pool: BlockPool) -> CacheCounters:
+        """Say what has happened so far, and how full the cache's `pool` is."""
+        book = self._book
+        counts = [*book.counters[:NUM_COUNTERS].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+        counts += [pool.num_evicted, pool.num_held, pool.num_idle, pool.num_free]
+        counts.append(tuple(book.groups[:, TOKENS_SERVED].tolist()))
         return CacheCounters(*counts)
 
     def warn_of_short_prompt(self, num_tokens: int, last_boundary: int) -> None:
@@ -118,8 +126,9 @@ class CacheObserver:
 
     def unkept(self, prefix: Prefix | None = None, group: int = 0) -> list[UnkeptState]:
         """Return the states that were not kept, oldest first: all that are remembered, or those of a prefix."""
-        count = int(self._book.sizes[NUM_UNKEPT])
-        rows = np.roll(self._book.unkept, -count, axis=0) if count > NUM_REMEMBERED else self._book.unkept[:count]
+        book = self._book
+        count = int(book.sizes[NUM_UNKEPT])
+        rows = np.roll(book.unkept, -count, axis=0) if count > NUM_REMEMBERED else book.unkept[:count]
         if prefix is not None:
             keys = rows[:, :GROUP].view(np.uint64)
             rows = rows[(keys == np.array(prefix, np.uint64)).all(axis=1) & (rows[:, GROUP] == group)]

@@ -1,11 +1,11 @@
 """A request as the prefix cache keeps it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
+from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, OFFSET, RUNNING_BLOCK
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.prefix_hashes import PrefixState
 from numba_ckpt.rules import NULL_BLOCK_ID
@@ -59,6 +59,8 @@ class CachedRequest:
         Computed tokens without those in flight.
     has_lost_state : bool
         Whether an aborted step may have moved its state on.
+    num_prompt_tokens : int
+        Tokens of the prompt.
     """
 
     request_id: str
@@ -72,6 +74,10 @@ class CachedRequest:
     num_in_flight: int = 0
     num_committed_tokens: int = 0
     has_lost_state: bool = False
+    num_prompt_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = self.num_tokens
 
     def grow(self, new_keys: np.ndarray, config: CacheConfig) -> None:
         """Take in tokens that have been hashed, and the keys of the hash blocks that they complete."""
@@ -104,6 +110,11 @@ class ChunkReservation(NamedTuple):
     start: int
     end: int
     groups: np.ndarray
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the worker is to write a checkpoint, in some group."""
+        return bool((self.groups[:, OFFSET] > 0).any())
 
     @property
     def new_states(self) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ simulator. None of them raises or touches an array; each states its domain.
 """
 
 from numba_ckpt.rules.alignment import CHUNK_BYTES, aligned_head
-from numba_ckpt.rules.arithmetic import ceil_div, floor_div, floor_to, is_multiple
+from numba_ckpt.rules.arithmetic import ceil_div, ceil_to, floor_div, floor_to, is_multiple
 from numba_ckpt.rules.attention_span import local_chunk_start, sliding_window_start
 from numba_ckpt.rules.checkpoint import (
     NO_ALIGNMENT,
@@ -93,6 +93,7 @@ __all__ = [
     "boundary_stop",
     "cast_bits",
     "ceil_div",
+    "ceil_to",
     "checkpoint_col",
     "checkpoint_position",
     "chunk_end",

@@ -113,6 +113,25 @@ def floor_to(n: int, unit: int) -> int:
 
 
 @rule
+def ceil_to(n: int, unit: int) -> int:
+    """Return the smallest multiple of `unit` not below `n`.
+
+    Parameters
+    ----------
+    n : int
+        Any int64 but the least.
+    unit : int
+        At least 1.
+
+    Examples
+    --------
+    >>> ceil_to(4999, 8), ceil_to(-9, 8)
+    (5000, -8)
+    """
+    return -floor_to(-int64(n), unit)
+
+
+@rule
 def is_multiple(n: int, unit: int) -> bool:
     """Say whether `n` is a multiple of `unit`.
 

@@ -79,13 +79,17 @@ class CacheWorld:
         self.junctions[name] = hit.attention_tokens if hit.attention_tokens > hit.num_tokens else 0
         self.seen["hits"] += hit.num_tokens > 0
         self.seen["junctions"] += self.junctions[name] > 0
+        return hit
 
     def run_step(self, names, length, fate, split):
         """Open a step with a chunk of each request, of about `length` tokens, and hand it to the worker."""
         step = self.cache.begin_step()
         for name in dict.fromkeys(names):
             self._reserve(step, name, length, split)
-        declined = frozenset(step.request_ids if fate == DECLINES else ())
+        asked = frozenset(chunk.request.request_id for chunk in step.reservations if chunk.has_checkpoint)
+        declined = asked if fate == DECLINES else frozenset()
+        for name in step.request_ids - asked:
+            self._refused(lambda name=name: self.cache.commit(step, {name}))
         read, written = set(), set().union(*map(self.worker.blocks_written, step.reservations))
         if fate != WAITS and step.reservations:
             read = self.worker.execute(step, self.prompts, declined, fails=fate == FAILS)
