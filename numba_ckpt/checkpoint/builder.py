@@ -5,14 +5,23 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
-from numba_ckpt._check import check_choice, check_int, check_int64_range, check_integers, check_shape, refuse
+from numba_ckpt._check import (
+    check_array,
+    check_choice,
+    check_int,
+    check_int64_range,
+    check_integers,
+    check_shape,
+    refuse,
+)
 from numba_ckpt._jit import host_loop
 from numba_ckpt._staging import StagingRing
 from numba_ckpt.cache.config import CACHE_MODES
 from numba_ckpt.checkpoint.metadata import PrefillCheckpointMetadata
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels.gather_state_indices import check_table_extent, gather_state_indices
-from numba_ckpt.planning import BatchLayout, CheckpointGeometry, compute_prefill_checkpoints
+from numba_ckpt.kernels.plan_rows import PlannedRows, plan_rows
+from numba_ckpt.planning import BatchLayout, CheckpointGeometry, DeviceBatchLayout, compute_prefill_checkpoints
 
 __all__ = ["CACHE_MODES", "PrefillCheckpointBuilder"]
 
@@ -65,21 +74,27 @@ class PrefillCheckpointBuilder:
         self.num_checkpoint_blocks = check_int("num_checkpoint_blocks", num_checkpoint_blocks, 0)
         self._ring: StagingRing | None = None
 
-    def build(self, batch: BatchLayout, request_rows: Any) -> PrefillCheckpointMetadata | None:
+    def build(
+        self, batch: BatchLayout | DeviceBatchLayout, request_rows: Any, out: PlannedRows | None = None
+    ) -> PrefillCheckpointMetadata | None:
         """Return where the checkpoints of some rows of a batch go, or None where there is none.
 
         Parameters
         ----------
-        batch : BatchLayout
-            The whole step: decodes and prefills.
-        request_rows : sequence of int or ndarray
-            [R], positions in the batch of the rows wanted, in any order.
+        batch : BatchLayout or DeviceBatchLayout
+            The whole step: decodes and prefills. With lengths on the device, the plan is made there (`plan_rows`).
+        request_rows : sequence of int, ndarray or cupy.ndarray
+            [R], positions in the batch of the rows wanted, in any order; for a `DeviceBatchLayout` also on its device,
+            and -1 for padding.
+        out : PlannedRows, optional
+            For a `DeviceBatchLayout`: buffers of at least R rows that are overwritten, and that the metadata reads. A
+            captured graph needs them; by default they are allocated.
 
         Returns
         -------
         PrefillCheckpointMetadata or None
             None if the cache mode is not ``"align"``, no checkpoint block is reserved, the geometry is unresolved, or
-            no row has a checkpoint.
+            no row has a checkpoint, as far as the host knows the lengths.
 
         Raises
         ------
@@ -89,7 +104,7 @@ class PrefillCheckpointBuilder:
         Notes
         -----
         For a block table on a device: one asynchronous copy from a pinned buffer and one launch, both on the current
-        stream; no synchronisation.
+        stream; no synchronisation. With lengths and rows on the device one launch alone.
 
         Examples
         --------
@@ -102,9 +117,13 @@ class PrefillCheckpointBuilder:
         """
         if self.cache_mode != "align" or self.num_checkpoint_blocks == 0 or self.geometry is None:
             return None
+        if isinstance(batch, DeviceBatchLayout):
+            return self._build_on_device(batch, request_rows, self.geometry, out)
         if not isinstance(batch, BatchLayout):
-            got = type(batch).__name__
-            refuse("batch", "a BatchLayout", got, "describe the step's rows in one", ArgumentTypeError)
+            got, do = type(batch).__name__, "describe the step's rows in one"
+            refuse("batch", "a BatchLayout or DeviceBatchLayout", got, do, ArgumentTypeError)
+        if out is not None:
+            refuse("out", "None for lengths on the host", type(out).__name__, "pass a DeviceBatchLayout to use buffers")
         # A copy: metadata keeps the rows, and engines reuse their row buffers.
         rows = np.array(check_int64_range("request_rows", check_integers("request_rows", request_rows)))
         seq_lens, query_lens, num_rows = _lengths_of(batch, rows)
@@ -116,6 +135,23 @@ class PrefillCheckpointBuilder:
         offsets, rows, cols = self._place(batch.block_table, plan.offsets, rows, plan.block_cols)
         indices = gather_state_indices(batch.block_table, rows, cols, extent)
         return PrefillCheckpointMetadata(offsets, indices, plan.offsets, query_lens, rows, cols, extent)
+
+    def _build_on_device(
+        self, batch: DeviceBatchLayout, request_rows: Any, geometry: CheckpointGeometry, out: PlannedRows | None
+    ) -> PrefillCheckpointMetadata:
+        """Plan where the lengths are; only the device knows which rows have a checkpoint."""
+        backend = backend_of(block_table=batch.block_table)
+        rows = request_rows
+        if isinstance(rows, (list, tuple)) or backend_of(request_rows=rows).is_host:
+            rows = check_int64_range("request_rows", check_integers("request_rows", rows))
+            (rows,) = self._place(batch.block_table, rows.astype(np.int64))
+        if out is None:
+            check_array("request_rows", rows, 1, "i")
+            dtypes = np.int32, np.int64, np.int32
+            out = PlannedRows(*(backend.empty(rows.shape, dtype) for dtype in dtypes))
+        plan_rows(batch, rows, geometry, out)
+        offsets, cols, indices = (array[: rows.shape[0]] for array in out)
+        return PrefillCheckpointMetadata(offsets, indices, None, None, rows, cols)
 
     def _place(self, block_table: Array, *arrays: np.ndarray) -> list[Array]:
         """Bring arrays to the device of the block table."""

@@ -22,10 +22,11 @@ class PrefillCheckpointMetadata:
         int32 [R], tokens from the row's query start to its checkpoint; 0 for none.
     state_indices : ndarray or cupy.ndarray
         int32 [R], block that takes the state; `NULL_BLOCK_ID` for none.
-    offsets_cpu : ndarray
-        int32 [R], host mirror of `checkpoint_offsets`, for backends that lay out the pass on the host.
-    query_lens_cpu : ndarray
-        int64 [R], tokens that the step computes of each row.
+    offsets_cpu : ndarray or None
+        int32 [R], host mirror of `checkpoint_offsets`, for backends that lay out the pass on the host; None where the
+        plan was made on the device.
+    query_lens_cpu : ndarray or None
+        int64 [R], tokens that the step computes of each row; None with `offsets_cpu`.
     request_rows : ndarray or cupy.ndarray, optional
         int64 [R], position of each row in the batch; kept for `regather_state_indices`.
     block_cols : ndarray or cupy.ndarray, optional
@@ -46,8 +47,8 @@ class PrefillCheckpointMetadata:
 
     checkpoint_offsets: Array
     state_indices: Array
-    offsets_cpu: np.ndarray
-    query_lens_cpu: np.ndarray
+    offsets_cpu: np.ndarray | None
+    query_lens_cpu: np.ndarray | None
     request_rows: Array = None
     block_cols: Array = None
     table_extent: tuple[int, int] = (0, 0)

@@ -9,6 +9,7 @@ from numba_ckpt.kernels import (
     gather_block_tables,
     gather_state_indices,
     logits_start_loc,
+    plan_rows,
     running_state_indices,
     slot_mapping,
     stage_logits_indices,
@@ -61,6 +62,11 @@ OPS = {
         logits_start_loc.logits_start_loc,
         (logits_start_loc._logits_start_loc_host,),
         logits_start_loc._logits_start_loc_kernel,
+    ),
+    "plan_rows": Op(
+        plan_rows.plan_rows,
+        (plan_rows._plan_rows_host,),
+        plan_rows._plan_rows_kernel,
     ),
     "running_state_indices": Op(
         running_state_indices.running_state_indices,

@@ -6,17 +6,11 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, check_shape, refuse
-from numba_ckpt._jit import cuda, host_loop, int64, kernel, rule, strided
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid
-from numba_ckpt.rules import NULL_BLOCK_ID, global_index, is_inside
+from numba_ckpt.rules import NULL_BLOCK_ID, fits_int32, global_index, is_inside
 
 __all__ = ["gather_state_indices"]
-
-
-@rule
-def _fits_int32(block):  # type: ignore[no-untyped-def]
-    # Negative ids are padding of the engine's tables, which exporters skip.
-    return is_inside(int64(block) + 2**31, 2**32)
 
 
 @host_loop
@@ -35,7 +29,7 @@ def _gather_state_indices_kernel(block_table, request_rows, block_cols, state_in
         state_indices[index] = NULL_BLOCK_ID
         if is_inside(row, block_table.shape[0]) & is_inside(col, block_table.shape[1]):
             block = block_table[row, col]
-            state_indices[index] = block if _fits_int32(block) else NULL_BLOCK_ID
+            state_indices[index] = block if fits_int32(block) else NULL_BLOCK_ID
 
 
 @host_loop
@@ -45,7 +39,7 @@ def _first_bad_entry(block_table, request_rows, block_cols):  # type: ignore[no-
         row, col = request_rows[index], block_cols[index]
         if not is_inside(row, block_table.shape[0]) or col >= block_table.shape[1]:
             return index
-        if col >= 0 and not _fits_int32(block_table[row, col]):
+        if col >= 0 and not fits_int32(block_table[row, col]):
             return index
     return -1
 

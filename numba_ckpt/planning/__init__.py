@@ -1,6 +1,6 @@
 """Floor 1: rows of a batch in, a plan out; on the host."""
 
-from numba_ckpt.planning.batch import BatchLayout
+from numba_ckpt.planning.batch import BatchLayout, DeviceBatchLayout
 from numba_ckpt.planning.chunk_layout import ChunkLayout, compute_chunk_layout
 from numba_ckpt.planning.geometry import CheckpointGeometry
 from numba_ckpt.planning.prefill_checkpoints import CheckpointPlan, compute_prefill_checkpoints, plan_into
@@ -11,6 +11,7 @@ __all__ = [
     "CheckpointGeometry",
     "CheckpointPlan",
     "ChunkLayout",
+    "DeviceBatchLayout",
     "TableArrays",
     "TableGroup",
     "TableLayout",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BatchLayout"]
+__all__ = ["BatchLayout", "DeviceBatchLayout"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,4 +34,30 @@ class BatchLayout:
 
     seq_lens_cpu: np.ndarray
     query_start_loc_cpu: np.ndarray
+    block_table: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceBatchLayout:
+    """The rows of one step whose lengths are on the device of the block table, where the host need not know them.
+
+    A plain record: whoever reads a field checks it.
+
+    Parameters
+    ----------
+    seq_lens : ndarray or cupy.ndarray
+        int32 or int64 [>= N], tokens of each sequence after the step.
+    query_start_loc : ndarray or cupy.ndarray
+        int32 or int64 [N+1], cumulative tokens of the step.
+    block_table : ndarray or cupy.ndarray
+        int32 or int64 [>= N, C], block ids of the state group.
+
+    Examples
+    --------
+    >>> DeviceBatchLayout(np.array([5000]), np.array([0, 4992]), np.zeros((1, 3), np.int32)).seq_lens.tolist()
+    [5000]
+    """
+
+    seq_lens: Any
+    query_start_loc: Any
     block_table: Any

@@ -66,6 +66,11 @@ class CheckpointGeometry:
         object.__setattr__(self, "num_hash_lookahead_tokens", lookahead)
         object.__setattr__(self, "params", self._pack())
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes in the order of `PARAMS`, as kernels take them."""
+        return tuple(self.params.tolist())
+
     def _pack(self) -> np.ndarray:
         params = np.empty(len(PARAMS), np.int64)
         for index, name in enumerate(PARAMS):

@@ -29,7 +29,7 @@ from numba_ckpt.rules.chunk_split import (
     stop_inside,
     whole_blocks_end,
 )
-from numba_ckpt.rules.export import conv_tap, global_index, is_inside, is_written
+from numba_ckpt.rules.export import conv_tap, fits_int32, global_index, is_inside, is_written
 from numba_ckpt.rules.pool_block import is_pool_block
 from numba_ckpt.rules.retention import is_state_kept
 from numba_ckpt.rules.rounding import (
@@ -99,6 +99,7 @@ __all__ = [
     "chunk_end",
     "conv_tap",
     "entry_index",
+    "fits_int32",
     "float16_bits",
     "floor_div",
     "floor_to",

@@ -73,6 +73,23 @@ def is_inside(index: int, size: int) -> bool:
 
 
 @rule
+def fits_int32(block: int) -> bool:
+    """Say whether a block id can be handed on as int32; negative ones are padding of a table, which exporters skip.
+
+    Parameters
+    ----------
+    block : int
+        An id of a block table.
+
+    Examples
+    --------
+    >>> bool(fits_int32(-1)), bool(fits_int32(2**31 - 1)), bool(fits_int32(2**31))
+    (True, True, False)
+    """
+    return (int64(block) >= -(2**31)) & (int64(block) < 2**31)
+
+
+@rule
 def global_index(block: int, block_size: int, thread: int) -> int:
     """Return a thread's index in its grid in 64 bits; ``cuda.grid`` wraps beyond 2^31 threads.
 

@@ -32,6 +32,7 @@ ARGUMENTS = {
     "gather_block_tables": TABLES + " {index}[1] {index}[1] i4[1] i8",
     "gather_state_indices": "{index}[2] {index}[1] {index}[1] i4[1]",
     "logits_start_loc": "{index}[1] {index}[1] {index}[1]",
+    "plan_rows": "{index}[2] {index}[1] {index}[1] {index}[1] i8 i8 i8 i8 i8 i8 i4[1] i8[1] i4[1]",
     "running_state_indices": "{index}[2] {index}[1] {index}[1] {index}[1] i8 i8 i8 i8 i4[1] i4[2] ?[1]",
     "slot_mapping": TABLES + " {index}[1] {index}[1] {index}[1] i8[2] i8",
     "stage_logits_indices": "{index}[1] i4[1]",
