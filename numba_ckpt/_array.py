@@ -4,6 +4,7 @@ The arrays of a call choose its backend: NumPy arrays run host loops, CuPy array
 and a mixture is refused. CuPy is found through ``sys.modules``: whoever holds a CuPy array has imported it.
 """
 
+import importlib
 import sys
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ import numpy as np
 
 from numba_ckpt._check import arrays_overlap, describe, refuse
 from numba_ckpt._jit import cuda
+from numba_ckpt._launcher import Launcher
 from numba_ckpt.errors import ArgumentTypeError, BackendMixError
 
 __all__ = [
@@ -129,6 +131,33 @@ class _CupyEvent:
         return bool(self.event.done)
 
 
+class CupyDriver:
+    """CUDA as CuPy reaches it: its current device and stream."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cuda = cupy.cuda
+        self._launch = importlib.import_module("cupy_backends.cuda.api.driver").launchKernel
+
+    def current_device(self) -> int:
+        return int(self._cuda.runtime.getDevice())
+
+    def capability(self) -> tuple[int, int]:
+        digits = str(self._cuda.Device().compute_capability)
+        return int(digits[:-1]), int(digits[-1])
+
+    def load(self, code: str, name: str) -> Any:
+        module = self._cuda.function.Module()
+        module.load(code.encode())
+        return module.get_function(name)
+
+    def launch(self, function: Any, grid: tuple[int, int, int], num_threads: int, parameters: int) -> None:
+        stream = self._cuda.get_current_stream().ptr
+        self._launch(function.ptr, *grid, num_threads, 1, 1, 0, stream, parameters, 0)
+
+    def synchronize(self) -> None:
+        self._cuda.get_current_stream().synchronize()
+
+
 class CupyBackend(DeviceBackend):
     """CuPy arrays; work is queued on CuPy's current stream of the current device."""
 
@@ -136,6 +165,7 @@ class CupyBackend(DeviceBackend):
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
+        self._launcher = Launcher(CupyDriver(cupy))
 
     def owns(self, array: Array) -> bool:
         return isinstance(array, self._cupy.ndarray)
@@ -186,6 +216,10 @@ class CupyBackend(DeviceBackend):
         event.event.synchronize()
 
     def launch(self, kernel: Any, grid: tuple[int, ...], block: int, arguments: tuple[Any, ...]) -> None:
+        self._launcher.launch(kernel, grid, block, arguments)
+
+    def launch_by_numba(self, kernel: Any, grid: tuple[int, ...], block: int, arguments: tuple[Any, ...]) -> None:
+        """Launch through numba's own dispatcher, as a user's kernel is; for comparisons."""
         # Numba would synchronise with a CuPy array's stream; the launch is on that stream already.
         stream = cuda.external_stream(self._cupy.cuda.get_current_stream().ptr)
         passed = (self._as_kernel_argument(argument) for argument in arguments)

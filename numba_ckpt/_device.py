@@ -10,17 +10,20 @@ Only what compiles imports this file; it needs numba-cuda, not a driver.
 
 import functools
 import operator
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import cuda, types
 from numba.core import cgutils
 from numba.core.datamodel.models import ArrayModel
 from numba.cuda.extending import lower_builtin, register_model
+from numba.np.numpy_support import from_dtype
 
 from numba_ckpt._primitives import element_address
 
-__all__ = ["CompactArray", "compile_ptx", "launch_bounds", "with_entry"]
+__all__ = ["CompactArray", "compile_ptx", "launch_bounds", "types_of", "with_entry"]
 
 _WORD = ir.IntType(64)
 _GLOBAL_MEMORY = 1
@@ -78,6 +81,13 @@ def _setitem(context: Any, builder: Any, signature: Any, arguments: Any) -> None
 for _index in types.Integer, types.BaseTuple:
     lower_builtin(operator.getitem, CompactArray, _index)(_getitem)
     lower_builtin(operator.setitem, CompactArray, _index, types.Any)(_setitem)
+
+
+def types_of(kinds: Iterable[tuple[str, int] | None]) -> tuple[Any, ...]:
+    """Return numba's types of (dtype character, dimensions) of arrays, and of None, an int64."""
+    return tuple(
+        types.int64 if kind is None else CompactArray(from_dtype(np.dtype(kind[0])), kind[1]) for kind in kinds
+    )
 
 
 def launch_bounds(num_threads: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@
     ├── ArgumentError (ValueError)           a value, shape or range is wrong
     │   └── ArgumentTypeError (TypeError)    a type or dtype is wrong
     ├── BackendMixError (TypeError)          arrays of different devices in one call
+    ├── DeviceError (RuntimeError)           a kernel does not compile, load or launch; says what mends it
     ├── LedgerError (AssertionError)         a key was about to lead to a block with other content
     ├── MissingDependencyError (ImportError) an extra is not installed; says the command that installs it
     ├── TraceError (ValueError)              a trace line cannot be read; carries file and line number
@@ -18,6 +19,7 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "BackendMixError",
+    "DeviceError",
     "LedgerError",
     "MissingDependencyError",
     "NumbaCkptError",
@@ -40,6 +42,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class BackendMixError(NumbaCkptError, TypeError):
     """One call was given arrays that live on different devices."""
+
+
+class DeviceError(NumbaCkptError, RuntimeError):
+    """A kernel could not be compiled, loaded or launched."""
 
 
 class LedgerError(NumbaCkptError, AssertionError):
