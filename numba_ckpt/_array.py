@@ -233,26 +233,35 @@ class CupyBackend(DeviceBackend):
 
 HOST = HostBackend()
 _registered: list[Backend] = []
+# Whose an array is depends on its type alone.
+_owners: dict[type, Backend] = {}
 
 
 def register_backend(backend: Backend) -> None:
     """Add a backend that is asked before the host about arrays (the simulated device of the tests)."""
     if backend not in _registered:
         _registered.insert(0, backend)
+    _owners.clear()
 
 
 def unregister_backend(backend: Backend) -> None:
     """Forget a backend that was added."""
     _registered.remove(backend)
+    _owners.clear()
 
 
 def _find_backend(name: str, array: Array) -> Backend:
+    return _owners.get(type(array)) or _find_owner(name, array)
+
+
+def _find_owner(name: str, array: Array) -> Backend:
     if "cupy" in sys.modules and not any(isinstance(backend, CupyBackend) for backend in _registered):
         register_backend(CupyBackend(sys.modules["cupy"]))
     owners = [backend for backend in (*_registered, HOST) if backend.owns(array)]
     if not owners:
         do = "convert it, or wrap it without a copy"
         refuse(name, "a NumPy or CuPy array", describe(array), do, ArgumentTypeError)
+    _owners[type(array)] = owners[0]
     return owners[0]
 
 
@@ -269,11 +278,11 @@ def backend_of(**arrays: Array) -> Backend:
     given = {name: array for name, array in arrays.items() if array is not None}
     if all(type(array) is np.ndarray for array in given.values()):
         return HOST
-    found = {name: _find_backend(name, array) for name, array in given.items()}
-    backends = set(found.values())
+    backends = {_find_backend(name, array) for name, array in given.items()}
     if len(backends) == 1:
         backend = backends.pop()
         backend.check_current(given)
         return backend
+    found = {name: _find_backend(name, array) for name, array in given.items()}
     places = ", ".join(f"{name} on {backend.name}" for name, backend in found.items())
     raise BackendMixError(f"arrays: expected all on one device, got {places}; move them to one device first")
