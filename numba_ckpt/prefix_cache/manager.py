@@ -17,7 +17,7 @@ import numpy as np
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.prefix_cache.book import cut_book_words, new_book
+from numba_ckpt.prefix_cache.book import new_book
 from numba_ckpt.prefix_cache.checks import (
     check_abort,
     check_commit,
@@ -35,6 +35,7 @@ from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications
 from numba_ckpt.prefix_cache.longest_hit import look_up_prefix
 from numba_ckpt.prefix_cache.observer import CacheObserver
+from numba_ckpt.prefix_cache.pending import PendingKeys
 from numba_ckpt.prefix_cache.prefix_hashes import ExtraKey, PrefixHasher
 from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import PROVEN, Retention
@@ -100,7 +101,8 @@ class HybridPrefixCache:
         self.retention = retention
         self.ledger = ledger
         self._book = new_book([*config.sizes(), retention.interval], config.group_rows())
-        self.observer = CacheObserver(config, cut_book_words(self._book))
+        self.observer = CacheObserver(config, self._book)
+        self.pending = PendingKeys(self._book, config.hash_block_size)
         self._requests: dict[str, CachedRequest] = {}
 
     @property
@@ -126,7 +128,7 @@ class HybridPrefixCache:
             refuse("tokens", "at least one token", "none", "drop the request")
         table = np.zeros((len(self.config.groups), self.config.num_cols(num_tokens)), np.int32)
         last_boundary = self.config.last_boundary(num_tokens)
-        self.observer.warn_of_short_prompt(num_tokens, last_boundary)
+        self.observer.warn_of_prompt(num_tokens, last_boundary)
         request = CachedRequest(request_id, num_tokens, hashed, keys, table, last_boundary)
         self._requests[request_id] = request
         return request
@@ -153,11 +155,11 @@ class HybridPrefixCache:
         if request.num_computed_tokens:
             got = f"{request.num_computed_tokens} computed tokens"
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
-        arguments = request.keys, request.table, request.num_tokens, request.last_boundary
-        num_tokens, ceiling = look_up_prefix(self.pool.words, self._book, *arguments)
+        memory = self.pool.words, self.pending.words, self._book
+        prompt = request.keys, request.table, request.num_tokens, request.last_boundary
+        num_tokens, ceiling, pending = look_up_prefix(*memory, *prompt)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
         request.junction = ceiling if ceiling > num_tokens else 0
-        pending = self.observer.longest_pending(request, num_tokens, request.last_boundary)
         self.observer.waits += pending > 0
         return PrefixHit(num_tokens, ceiling, pending)
 
@@ -204,7 +206,7 @@ class HybridPrefixCache:
         if self.ledger is not None:
             for group, block in reservation.new_states:
                 self.ledger.forget(group, block)
-        self.observer.reserved(reservation)
+        self.pending.reserved(reservation)
         step.reservations.append(reservation)
         step.request_ids.add(request.request_id)
         request.num_computed_tokens = end
@@ -241,7 +243,7 @@ class HybridPrefixCache:
             commit_chunk(self.pool.words, self._book, request.keys, request.table, reserved, *written)
             request.num_in_flight -= 1
             request.num_committed_tokens = end
-            self.observer.settled(chunk)
+            self.pending.settled(chunk)
         self.observer.steps_committed += 1
 
     def abort(self, step: CacheStep, has_run: bool = True) -> None:
@@ -270,7 +272,7 @@ class HybridPrefixCache:
             request.num_computed_tokens = start
             request.num_in_flight -= 1
             request.has_lost_state |= has_run and chunk.moves_in_place
-            self.observer.settled(chunk)
+            self.pending.settled(chunk)
 
     def preempt(self, request: CachedRequest) -> None:
         """Drop all that a request holds; it starts over with a look-up, and finds what it had published."""
@@ -296,4 +298,6 @@ class HybridPrefixCache:
             if request.num_computed_tokens:
                 got = f"{request.request_id!r} with {request.num_computed_tokens} computed tokens"
                 refuse("requests", "none that holds blocks", got, "preempt or finish it first")
+        published = self.observer.published(self.pool)
         self.pool.reset()
+        self.observer.forget(published, self.pool.num_evicted)

@@ -1,6 +1,6 @@
 """A request as the prefix cache keeps it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +21,11 @@ class PrefixHit(NamedTuple):
     num_tokens : int
         The longest boundary that every group serves; the request resumes there.
     attention_tokens : int
-        The longest that the attention groups serve: what lies between is lost for want of a state.
+        The longest that the attention groups know and serve: what lies between is lost for want of a state. No more
+        than `num_tokens` where no attention group has been further, as on an empty cache or without such groups.
     pending_tokens : int
-        A longer boundary that a running step is about to write; 0 if there is none. Waiting for its commit pays.
+        The hit that the prompt would have if all open steps were committed now, no checkpoint declined; 0 if that is
+        no longer than `num_tokens`. Waiting for their commits pays.
     """
 
     num_tokens: int
@@ -59,6 +61,8 @@ class CachedRequest:
         Computed tokens without those in flight.
     has_lost_state : bool
         Whether an aborted step may have moved its state on.
+    num_prompt_tokens : int
+        Tokens of the prompt.
     """
 
     request_id: str
@@ -72,6 +76,10 @@ class CachedRequest:
     num_in_flight: int = 0
     num_committed_tokens: int = 0
     has_lost_state: bool = False
+    num_prompt_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = self.num_tokens
 
     def grow(self, new_keys: np.ndarray, config: CacheConfig) -> None:
         """Take in tokens that have been hashed, and the keys of the hash blocks that they complete."""

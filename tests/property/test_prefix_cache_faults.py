@@ -133,7 +133,7 @@ def speculative_blocks_left_behind(patch):
 
 def hits_without_states(patch):
     look_up = manager.look_up_prefix
-    patch.setattr(manager, "look_up_prefix", lambda *arguments: (look_up(*arguments)[1],) * 2)
+    patch.setattr(manager, "look_up_prefix", lambda *arguments: (look_up(*arguments)[1],) * 2 + (0,))
 
 
 FAULTS = [
