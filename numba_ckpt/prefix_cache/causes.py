@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.book import DECLINED, GROUP, NO_BLOCKS, NOT_WORTH_IT
+from numba_ckpt.prefix_cache.book import DECLINED, GROUP, NO_BLOCKS, NOT_WORTH_IT, NUM_EVICTED_BEFORE
 from numba_ckpt.prefix_cache.longest_hit import mark_keys
 from numba_ckpt.prefix_cache.observer import UnkeptState, unkept_state
 from numba_ckpt.prefix_cache.request import CachedRequest
@@ -36,86 +36,87 @@ _WHY = {
     NOT_WORTH_IT: "retention did not keep it",
     NO_BLOCKS: "the pool had no block left for the checkpoint",
 }
-_BEING_WRITTEN = Cause("being written", "a running step has not been committed")
-_RESET = Cause("reset", "forgotten when the cache was reset")
-_NO_STATE = Cause("never stored", "attention longer than state: no chunk left one here")
-_UNKNOWN = Cause("unknown prefix", "nobody computed these tokens with this salt")
-_FORGOTTEN = Cause("unknown prefix", "nobody computed these tokens with this salt, or too long ago to be remembered")
+_UNKNOWN, _RESET, _NO_STATE, _PENDING, _EVICTED, _UNKEPT = range(6)
+_CAUSES = (
+    Cause("unknown prefix", "nobody computed these tokens with this salt"),
+    Cause("reset", "forgotten when the cache was reset"),
+    Cause("never stored", "attention longer than state: no chunk left one here"),
+    Cause("being written", "a running step has not been committed"),
+)
+_TOO_LONG_AGO = Cause("unknown prefix", "nobody computed these tokens with this salt, or too long ago to be remembered")
 
 
 class PrefixCauses:
     """What became of the keys of one prompt, looked up once for all of them.
 
-    Arrays are [units, groups], a unit being what a key stands for; an event is its number in the cache's life, -1 for
-    none. Events of two kinds are ordered by the evictions before them.
+    Arrays are [units, groups], a unit being what a key stands for. An event is its number in the cache's life, -1 for
+    none; events of two kinds are ordered by how many keys had been evicted before.
+
+    Attributes
+    ----------
+    is_held : ndarray
+        bool, whether the key leads to a block.
     """
 
     def __init__(self, cache: "HybridPrefixCache", request: CachedRequest) -> None:
         self._cache, self._keys = cache, request.keys
         self._shape = len(request.keys), len(cache.config.groups)
         self._order = np.argsort(request.keys[:, 0])
-        self._is_attention = np.array([group.kind != "state" for group in cache.config.groups])
         self.is_held = self._marks(cache.pool.words)
-        self.is_pending = self._marks(cache.pending.words)
-        self._find_evictions()
-        self._unkept = cache.observer.unkept_rows()
-        keys, groups = self._unkept[:, :GROUP].view(np.uint64), self._unkept[:, GROUP]
-        self._unkept_at = self._latest(keys, groups, cache.observer.num_unkept)
-        forgotten = cache.observer.last_reset.keys
-        self._is_forgotten = self._latest(forgotten[:, :2], forgotten[:, 2].astype(np.int64), len(forgotten)) >= 0
+        self._evictions, self._num_evicted = cache.pool.arrays.evictions, cache.pool.num_evicted
+        self._unkept, self._num_unkept = cache.observer.unkept_rows()
+        self._codes = self._classify().tolist()
 
     def _marks(self, words: np.ndarray) -> np.ndarray:
         marks = np.empty(self._shape, np.bool_)
         mark_keys(words, self._keys, marks)
         return marks
 
-    def _find_evictions(self) -> None:
-        ring, count = self._cache.pool.arrays.evictions, self._cache.pool.num_evicted
-        self._evictions = np.roll(ring, -count) if count > len(ring) else ring[:count]
-        keys = np.stack((self._evictions["key0"], self._evictions["key1"]), axis=1)
-        self._evicted_at = self._latest(keys, self._evictions["group"], count)
-        self._has_overflown = count > len(ring)
-
     def _latest(self, keys: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
-        """Return the number of the latest event of each unit and group; `keys` are those of the last of `count`."""
+        """Return the latest event of each unit and group; the last of `count` events lie in a ring, keys uint64 [n, 2]."""
         latest = np.full(self._shape, -1, np.int64)
         if len(keys) and len(self._order):
             places = np.searchsorted(self._keys[:, 0], keys[:, 0], sorter=self._order)
             units = self._order[np.minimum(places, len(self._order) - 1)]
             [same] = np.nonzero((self._keys[units] == keys).all(axis=1))
-            # Of several events of a key the last assignment stays.
-            latest[units[same], groups[same]] = same + (count - len(keys))
+            events = same + (count - 1 - same) // len(keys) * len(keys)
+            np.maximum.at(latest, (units[same], groups[same]), events)
         return latest
+
+    def _classify(self) -> np.ndarray:
+        """Return a code for each unit and group: int64, of the causes above or of a kind of event."""
+        num_evicted, num_unkept, reset = self._num_evicted, self._num_unkept, self._cache.observer.last_reset
+        ring, rows = self._evictions[:num_evicted], self._unkept[:num_unkept]
+        keys = np.stack((ring["key0"], ring["key1"]), axis=1)
+        evicted = self._evicted_at = self._latest(keys, ring["group"], num_evicted)
+        unkept = self._unkept_at = self._latest(rows[:, :GROUP].view(np.uint64), rows[:, GROUP], num_unkept)
+        forgotten = self._latest(reset.keys[:, :2], reset.keys[:, 2].astype(np.int64), len(reset.keys)) >= 0
+        is_old = forgotten | (evicted >= 0) | (unkept >= 0)
+        is_pending = self._marks(self._cache.pending.words)
+        is_known = self.is_held | is_pending | (evicted >= reset.num_evicted)
+        attention = [group for group, spec in enumerate(self._cache.config.groups) if spec.kind != "state"]
+        is_state = np.array([spec.kind == "state" for spec in self._cache.config.groups])
+        codes = np.full(self._shape, _UNKNOWN)
+        codes[is_old | (is_state & is_old[:, attention].any(axis=1, keepdims=True))] = _RESET
+        codes[is_state & is_known[:, attention].any(axis=1, keepdims=True)] = _NO_STATE
+        codes[evicted >= reset.num_evicted] = _EVICTED
+        before = self._unkept[unkept % len(self._unkept), NUM_EVICTED_BEFORE]
+        codes[(unkept >= reset.num_unkept) & (before > evicted)] = _UNKEPT
+        codes[is_pending] = _PENDING
+        return codes
 
     def of(self, unit: int, group: int) -> Cause:
         """Return why a group has no block for the prefix of `unit` + 1 hash blocks."""
-        if self.is_pending[unit, group]:
-            return _BEING_WRITTEN
-        reset = self._cache.observer.last_reset
-        evicted, unkept = int(self._evicted_at[unit, group]), int(self._unkept_at[unit, group])
-        if evicted < reset.num_evicted and unkept < reset.num_unkept:
-            # What is known of the key is older than the reset.
-            return self._without_event(unit, group, max(evicted, unkept) >= 0 or bool(self._is_forgotten[unit, group]))
-        state = unkept_state(self._unkept[unkept - self._num_lost]) if unkept >= reset.num_unkept else None
-        if state is not None and state.num_evicted_before > evicted:
+        code = self._codes[unit][group]
+        if code == _EVICTED:
+            step = self._evictions[self._evicted_at[unit, group] % len(self._evictions)]["step"]
+            return Cause("evicted", f"in step {step}")
+        if code == _UNKEPT:
+            state = unkept_state(self._unkept[self._unkept_at[unit, group] % len(self._unkept)])
             return Cause("never stored", _why_not_kept(self._cache, state))
-        step = int(self._evictions[evicted - self._cache.pool.num_evicted]["step"])
-        return Cause("evicted", f"in step {step}")
-
-    @property
-    def _num_lost(self) -> int:
-        return self._cache.observer.num_unkept - len(self._unkept)
-
-    def _without_event(self, unit: int, group: int, is_forgotten: bool) -> Cause:
-        if not self._is_attention[group]:
-            evicted = self._evicted_at[unit] >= self._cache.observer.last_reset.num_evicted
-            is_known = self.is_held[unit] | self.is_pending[unit] | evicted
-            if (is_known & self._is_attention).any():
-                return _NO_STATE
-            is_forgotten |= bool((self._is_forgotten[unit] | (self._evicted_at[unit] >= 0)).any())
-        if is_forgotten:
-            return _RESET
-        return _FORGOTTEN if self._has_overflown else _UNKNOWN
+        if code == _UNKNOWN and self._num_evicted > len(self._evictions):
+            return _TOO_LONG_AGO
+        return _CAUSES[code]
 
 
 def _why_not_kept(cache: "HybridPrefixCache", state: UnkeptState) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.cache.key_table import NO_GROUP
-from numba_ckpt.prefix_cache.book import INTERVAL, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, cut_book_words
+from numba_ckpt.prefix_cache.book import INTERVAL, NUM_COUNTERS, NUM_UNKEPT, cut_book_words
 from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
 from numba_ckpt.prefix_cache.groups import CacheConfig
 
@@ -107,19 +107,14 @@ class CacheObserver:
             )
         return ""
 
-    @property
-    def num_unkept(self) -> int:
-        """States not kept so far."""
-        return int(self._book.sizes[NUM_UNKEPT])
-
-    def unkept_rows(self) -> np.ndarray:
-        """Return the states that were not kept, oldest first: int64 [n, UNKEPT_FIELDS], rows of the book."""
-        count = self.num_unkept
-        return np.roll(self._book.unkept, -count, axis=0) if count > NUM_REMEMBERED else self._book.unkept[:count]
+    def unkept_rows(self) -> tuple[np.ndarray, int]:
+        """Return where the book remembers states not kept, a ring int64 [n, UNKEPT_FIELDS], and how many there were."""
+        return self._book.unkept, int(self._book.sizes[NUM_UNKEPT])
 
     def unkept(self) -> list[UnkeptState]:
         """Return the states that were not kept, oldest first."""
-        return [unkept_state(row) for row in self.unkept_rows()]
+        rows, count = self.unkept_rows()
+        return [unkept_state(row) for row in (np.roll(rows, -count, axis=0) if count > len(rows) else rows[:count])]
 
     def published(self, pool: BlockPool) -> np.ndarray:
         """Return all that a pool's keys lead to: uint64 [n, 3], the halves of a key and its group."""
@@ -129,7 +124,7 @@ class CacheObserver:
 
     def forget(self, published: np.ndarray, num_evicted: int) -> None:
         """Take in that all keys were forgotten, `published` among them."""
-        self.last_reset = LastReset(published, num_evicted, self.num_unkept)
+        self.last_reset = LastReset(published, num_evicted, self.unkept_rows()[1])
 
 
 def unkept_state(row: np.ndarray) -> UnkeptState:
