@@ -73,7 +73,7 @@ class PrefixCauses:
         return marks
 
     def _latest(self, keys: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
-        """Return the latest event of each unit and group; the last of `count` events lie in a ring, keys uint64 [n, 2]."""
+        """Return the latest event of each unit and group; a ring has the last of `count`, keys uint64 [n, 2]."""
         latest = np.full(self._shape, -1, np.int64)
         if len(keys) and len(self._order):
             places = np.searchsorted(self._keys[:, 0], keys[:, 0], sorter=self._order)

@@ -69,9 +69,11 @@ def explain(cache: "HybridPrefixCache", request: CachedRequest) -> list[Boundary
     last, step = request.last_boundary, cache.config.hit_step
     holes = np.zeros((last // step, len(cache.config.groups)), np.int64)
     words = cache.pool.words, cache.observer.words
-    hit, last_known = find_holes(*words, request.keys, last, holes)
-    verdicts = [_margin(cache.config, request, p) for p in range(floor_to(request.num_prompt_tokens, step), last, -step)]
-    explainer = _Explainer(cache, request, last_known)
+    hit = find_holes(*words, request.keys, last, holes)
+    verdicts = [
+        _margin(cache.config, request, p) for p in range(floor_to(request.num_prompt_tokens, step), last, -step)
+    ]
+    explainer = _Explainer(cache, request)
     for position in range(floor_to(last, step), max(hit, step) - step, -step):
         asked = enumerate(holes[position // step - 1].tolist())
         verdicts += [explainer.verdict(position, group, hole) for group, hole in asked]
@@ -92,17 +94,17 @@ def _margin(config: CacheConfig, request: CachedRequest, position: int) -> Bound
 class _Explainer:
     """Verdicts of one prompt; a block that many boundaries lack is looked into once."""
 
-    def __init__(self, cache: "HybridPrefixCache", request: CachedRequest, last_known: int) -> None:
+    def __init__(self, cache: "HybridPrefixCache", request: CachedRequest) -> None:
         self._groups, self._unit = cache.config.groups, cache.config.hash_block_size
-        self._causes, self._last_known = PrefixCauses(cache, request), last_known
+        self._causes, self._num_units = PrefixCauses(cache, request), len(request.keys)
         self._found: dict[tuple[int, int], Cause] = {}
 
     def verdict(self, position: int, group: int, hole: int) -> BoundaryVerdict:
         """Return what a group says of a boundary; `hole` is where the block ends that it lacks, 0 if it lacks none."""
         if not hole:
             return BoundaryVerdict(position, group, "hit", self._why_hit(position, group))
-        if hole > self._last_known:
-            why = f"EAGLE margin: the token after it is known by a block that ends on {hole}, too close to the end"
+        if hole > self._num_units * self._unit:
+            why = f"EAGLE margin: the token after it is known by a block that ends on {hole}, beyond the prompt"
             return BoundaryVerdict(position, group, "margin", why)
         verdict, reason = self._cause(group, hole)
         if hole > position:

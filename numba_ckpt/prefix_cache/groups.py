@@ -172,7 +172,7 @@ class CacheConfig:
         end before, above all with EAGLE: the token after a hit is known only by whole attention blocks.
         """
         last, margin = self.last_boundary(num_tokens), self.hash_block_size if self.drop_eagle_block else 0
-        known = [floor_to(last + margin, group.block_size) for group in self.groups if group.kind == "full"]
+        known = [floor_to(num_tokens, group.block_size) for group in self.groups if group.kind == "full"]
         return int(floor_to(max(min([last, *(tokens - margin for tokens in known)]), 0), self.hit_step))
 
     def keeps_states(self, longest_hit: int, last_boundary: int, interval: int) -> bool:
@@ -185,7 +185,9 @@ class CacheConfig:
         if interval:
             boundaries.add(floor_to(longest_hit, math.lcm(interval, self.hit_step)))
         reachable = [p for p in boundaries if 0 < p <= longest_hit and p % self.hit_step == 0]
-        return not sizes or any(all(is_state_kept(p, interval, last_boundary, 0, size) for size in sizes) for p in reachable)
+        return not sizes or any(
+            all(is_state_kept(p, interval, last_boundary, 0, size) for size in sizes) for p in reachable
+        )
 
     def num_cols(self, num_tokens: int) -> int:
         """Return the block-table columns that a sequence needs in every group, speculative blocks included."""

@@ -95,16 +95,13 @@ def _is_held(prefix, end, group):  # type: ignore[no-untyped-def]
 
 
 @inlined_loop
-def _last_known(prefix):  # type: ignore[no-untyped-def]
-    """Tokens that a group may know of a prompt at most: those before its last boundary, and the margin."""
-    return min(prefix.last_boundary + prefix.margin, prefix.keys.shape[0] * prefix.unit)
-
-
-@inlined_loop
 def _known_tokens(prefix, groups, known):  # type: ignore[no-untyped-def]
-    """Tokens of the prefix whose blocks every full-attention group holds, the first `known` of which it does hold."""
-    last = _last_known(prefix)
-    most = last
+    """Tokens of the prefix whose blocks every full-attention group holds, the first `known` of which it does hold.
+
+    No more than a hit can use: a block that holds the last of them may end later, but inside the prompt.
+    """
+    last = prefix.keys.shape[0] * prefix.unit
+    most = min(prefix.last_boundary + prefix.margin, last)
     for group in range(groups.shape[0]):
         if groups[group, KIND] == FULL:
             size = groups[group, BLOCK_SIZE]
@@ -228,16 +225,16 @@ def look_up_prefix(words, pending_words, book, keys, table, num_tokens, last_bou
 
 @host_loop
 def find_holes(words, book, keys, last_boundary, holes):  # type: ignore[no-untyped-def]
-    """Fill `holes` [boundaries, groups] with what each group lacks at each boundary: (hit, last known).
+    """Fill `holes` [boundaries, groups] with what each group lacks at each boundary; returns the longest hit.
 
-    The hit is what `look_up_prefix` finds, the other the tokens that groups may know of the prompt at most. Boundary i
-    lies after i + 1 steps. An entry is the end of the block that the group lacks and that lies next to the
+
+    Boundary i lies after i + 1 steps. An entry is the end of the block that the group lacks and that lies next to the
     boundary, in tokens; 0 where it serves the boundary. It lies beyond the boundary where only the EAGLE margin is
-    missing.
+    missing, or can never be known.
     """
     pool, (sizes, _, groups, _) = cut_pool(words), cut_book(book)
     prefix = _prefix_of(pool, pool, sizes, borrow(keys), last_boundary, False)
-    last, step = _last_known(prefix), prefix.step
+    last, step = prefix.keys.shape[0] * prefix.unit, prefix.step
     for group in range(groups.shape[0]):
         kind, size, window, col, hole = groups[group, KIND], groups[group, BLOCK_SIZE], groups[group, WINDOW], 0, 0
         for index in range(holes.shape[0]):
@@ -251,11 +248,11 @@ def find_holes(words, book, keys, last_boundary, holes):  # type: ignore[no-unty
             is_lacking = hole > first_needed_col(kind, size, window, position) * size
             holes[index, group] = hole if is_lacking else 0
             beyond = position + size
-            if kind == FULL and prefix.margin > 0 and not is_lacking:
+            if kind == FULL and prefix.margin > 0 and (beyond > last or not is_lacking):
                 is_known = beyond <= last and _is_held(prefix, beyond, group)
                 holes[index, group] = 0 if is_known else beyond
     hit, _ = _find_hit(prefix, groups, _known_tokens(prefix, groups, 0))
-    return hit, last
+    return hit
 
 
 @host_loop

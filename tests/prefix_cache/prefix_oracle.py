@@ -22,9 +22,9 @@ def serves(config, index, published, prompt, position):
         return (index, prompt.prefix(position)) in published
     if position % group.block_size:
         return False
-    margin, limit = _margin(config), last_boundary(config, len(prompt.text)) + _margin(config)
-    seen = range(visible_from(group, position), position + (margin if group.kind == "full" else 0))
+    seen = range(visible_from(group, position), position + (_margin(config) if group.kind == "full" else 0))
     ends = {(token // group.block_size + 1) * group.block_size for token in seen}
+    limit = len(prompt.text + prompt.output)
     return all(end <= limit and (index, prompt.prefix(end)) in published for end in ends)
 
 
