@@ -227,7 +227,6 @@ def look_up_prefix(words, pending_words, book, keys, table, num_tokens, last_bou
 def find_holes(words, book, keys, last_boundary, holes):  # type: ignore[no-untyped-def]
     """Fill `holes` [boundaries, groups] with what each group lacks at each boundary; returns the longest hit.
 
-
     Boundary i lies after i + 1 steps. An entry is the end of the block that the group lacks and that lies next to the
     boundary, in tokens; 0 where it serves the boundary. It lies beyond the boundary where only the EAGLE margin is
     missing, or can never be known.
