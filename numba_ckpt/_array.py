@@ -97,7 +97,7 @@ class DeviceBackend(Backend):
         """Let the host wait for `event`."""
 
     @abstractmethod
-    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: int, arguments: tuple[Any, ...]) -> None:
         """Queue a kernel on the current stream; does not synchronise."""
 
 
@@ -185,7 +185,7 @@ class CupyBackend(DeviceBackend):
     def synchronize(self, event: Any) -> None:
         event.event.synchronize()
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: int, arguments: tuple[Any, ...]) -> None:
         # Numba would synchronise with a CuPy array's stream; the launch is on that stream already.
         stream = cuda.external_stream(self._cupy.cuda.get_current_stream().ptr)
         passed = (self._as_kernel_argument(argument) for argument in arguments)

@@ -1,7 +1,7 @@
-"""The one file that imports numba: decorators, the scalar casts and ``cuda``.
+"""Where everything gets its compiler: decorators, the scalar casts, ``cuda`` and what compiled code has beside Python.
 
 Every other file takes its compiler from here, so that what numba is asked for (inlining, on-disk caching, C division)
-is decided once, and ``mypy --strict`` sees plain functions.
+is decided once, and ``mypy --strict`` sees plain functions. Only `_primitives` and `_device` know numba too.
 """
 
 import ctypes
@@ -16,15 +16,30 @@ from numba import cuda
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from numba_ckpt._primitives import (
+    address_of,
+    device_quotient,
+    load_chunk,
+    load_item,
+    on_device,
+    routine,
+    store_chunk,
+    store_item,
+    strided,
+)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "SIMULATED",
+    "address_of",
+    "atomic_loop",
     "borrow",
     "borrow_part",
     "closed_loop",
     "copy_bytes",
     "cuda",
+    "device_quotient",
     "float64",
     "fused_loop",
     "host_loop",
@@ -32,9 +47,17 @@ __all__ = [
     "int32",
     "int64",
     "kernel",
+    "load_chunk",
+    "load_item",
+    "on_device",
     "open_loop",
+    "routine",
     "rule",
+    "store_chunk",
+    "store_item",
+    "strided",
     "strided_loop",
+    "uint32",
     "uint64",
     "view_part",
 ]
@@ -42,6 +65,7 @@ __all__ = [
 # Casts that compiled code, the simulator and plain Python understand alike.
 int32: Any = numba.int32
 int64: Any = numba.int64
+uint32: Any = numba.uint32
 uint64: Any = numba.uint64
 float64: Any = numba.float64
 
@@ -60,6 +84,14 @@ def rule(function: F) -> F:
 def host_loop(function: F) -> F:
     """Compile a loop over NumPy arrays; cached on disk, releases the GIL."""
     return cast(F, numba.njit(error_model="numpy", cache=True, nogil=True)(function))
+
+
+def atomic_loop(function: F) -> F:
+    """Compile a host loop that keeps the GIL: to other threads a call is one step.
+
+    For short loops over memory that outlives them, where letting go costs time and lets another thread see half of it.
+    """
+    return cast(F, numba.njit(error_model="numpy", cache=True)(function))
 
 
 def fused_loop(function: F) -> F:

@@ -8,7 +8,7 @@ that overlap, usually two.
 import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, Event
-from numba_ckpt.rules import ceil_div
+from numba_ckpt.rules import ceil_to
 
 __all__ = ["StagingRing"]
 
@@ -59,7 +59,7 @@ class StagingRing:
         starts, end = [], 0
         for array in arrays:
             starts.append(end)
-            end += ceil_div(array.nbytes, _ALIGNMENT) * _ALIGNMENT
+            end += ceil_to(array.nbytes, _ALIGNMENT)
         return starts, max(end, _ALIGNMENT)
 
     def _acquire(self, num_bytes: int) -> _Slot:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
@@ -11,6 +12,14 @@ SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 # The simulator replaces numba.cuda for a whole process, so its tests have one of their own (see scripts/test).
 collect_ignore = [] if SIMULATED else ["simulator"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Compile kernels only in a process that was asked to: it takes its time, and cannot be the simulator's."""
+    if collection_path != ROOT / "tests" / "compile":
+        return None
+    asked = any("compile" in argument for argument in config.invocation_params.args)
+    return True if SIMULATED or not asked else None
 
 
 def _compiled_sources() -> str:

@@ -25,6 +25,8 @@ class AttentionGroup:
         The cache group whose block table and slot mapping they read.
     metadata_builders : tuple of MetadataBuilder
         One for each micro-batch.
+    num_heads : int
+        Query heads of each layer on this rank; 0 for layers without any.
     """
 
     backend: type[AttentionBackend]
@@ -32,6 +34,7 @@ class AttentionGroup:
     spec: KVCacheSpec
     kv_cache_group_id: int
     metadata_builders: tuple[MetadataBuilder, ...] = ()
+    num_heads: int = 0
 
     def get_metadata_builder(self, ubatch_idx: int = 0) -> MetadataBuilder:
         """Return the builder of a micro-batch.

@@ -109,6 +109,8 @@ class MetadataBuilder(ABC):
         Limits, cache, speculation and parallelism.
     kernel_block_size : int, optional
         Tokens in a block of the group's block tables; None where the group has no block table.
+    num_heads : int
+        Query heads of each layer on this rank; 0 for layers without any.
 
     Attributes
     ----------
@@ -123,12 +125,18 @@ class MetadataBuilder(ABC):
     workspace: Array | None = None
 
     def __init__(
-        self, spec: KVCacheSpec, layer_names: Sequence[str], config: EngineConfig, kernel_block_size: int | None = None
+        self,
+        spec: KVCacheSpec,
+        layer_names: Sequence[str],
+        config: EngineConfig,
+        kernel_block_size: int | None = None,
+        num_heads: int = 0,
     ) -> None:
         self.spec = spec
         self.layer_names = tuple(layer_names)
         self.config = config
         self.kernel_block_size = kernel_block_size
+        self.num_heads = num_heads
 
     @abstractmethod
     def build(self, common: Any, common_prefix_len: int = 0, **extra: Any) -> Any:

@@ -8,7 +8,6 @@ import numpy as np
 from numba_ckpt._array import Array, backend_of
 from numba_ckpt._check import check_array, check_shape, refuse
 from numba_ckpt.attention.attention_group import AttentionGroup
-from numba_ckpt.attention.backend import MetadataBuilder
 from numba_ckpt.attention.common_metadata import NO_EXTRA, CommonAttentionMetadata
 from numba_ckpt.attention.step_batch import MetadataOptions, StepBatch
 from numba_ckpt.errors import ArgumentTypeError
@@ -78,9 +77,9 @@ def build_attn_metadata(
 
     Notes
     -----
-    Cache groups whose builders have the same class and an equal spec are planned once: later ones only look up their
-    own blocks (`MetadataBuilder.update_block_table`), unless the model or `causal` treats them differently. The call
-    itself does the same work for any number of requests, and allocates no arrays.
+    Cache groups whose builders have the same class, an equal spec and as many query heads are planned once: later ones
+    only look up their own blocks (`MetadataBuilder.update_block_table`), unless the model or `causal` treats them
+    differently. The call itself does the same work for any number of requests, and allocates no arrays.
 
     Examples
     --------
@@ -110,22 +109,23 @@ def build_attn_metadata(
         if options.for_cudagraph_capture:
             metadata = builder.build_for_cudagraph_capture(common)
         else:
-            metadata = _build(builder, common, options, built)
+            metadata = _build(group, common, options, built)
         for name in group.layer_names:
             metadata_by_layer[name] = metadata
     return metadata_by_layer
 
 
 def _build(
-    builder: MetadataBuilder, common: CommonAttentionMetadata, options: MetadataOptions, built: dict[Any, _Built]
+    group: AttentionGroup, common: CommonAttentionMetadata, options: MetadataOptions, built: dict[Any, _Built]
 ) -> Any:
     """Build, or take over what an equal group built in this step."""
+    builder = group.metadata_builders[options.ubatch_idx]
     extra = NO_EXTRA
     if options.model_specific is not None:
         extra = options.model_specific.get_extra_attn_kwargs(builder, common.batch.num_reqs)
     if not builder.supports_update_block_table:
         return builder.build(common, 0, **extra)
-    kind = type(builder), builder.spec, builder.kernel_block_size
+    kind = type(builder), builder.spec, builder.kernel_block_size, group.num_heads
     earlier = built.get(kind)
     if earlier is not None and earlier.serves(common, extra):
         return builder.update_block_table(earlier.metadata, common.block_table, common.slot_mapping)

@@ -54,21 +54,25 @@ def check_limits(batch: "StepBatch") -> None:
 def check_rows(batch: "StepBatch") -> None:
     """Refuse starts that fall or end beyond the batch, and lengths beyond the bounds."""
     starts = batch.query_start_loc_cpu
-    lens = batch.seq_lens_cpu_upper_bound
-    if lens is None:
-        lens = batch.seq_lens if batch.backend.is_host else _NO_LENS
-    # Smaller dtypes would each compile a loop of their own, and int32 holds any batch.
-    starts, lens = (a if a.dtype in _COMPILED_DTYPES else a.astype(np.int64) for a in (starts, lens))
+    bounds, lens = batch.seq_lens_cpu_upper_bound, batch.seq_lens if batch.backend.is_host else None
     if starts[0] != 0:
         refuse("query_start_loc_cpu", "0 first", int(starts[0]), "count tokens from the batch's first")
-    row = int(_first_bad_row(starts, lens, batch.max_query_len, batch.max_seq_len))
-    if row >= 0:
-        _refuse_row(batch, row, starts, lens)
+    for name, values in (("seq_lens_cpu_upper_bound", bounds), ("seq_lens", lens)):
+        if values is not None or bounds is lens:
+            _check_lens(batch, name, starts, _NO_LENS if values is None else values)
     if starts[-1] > batch.num_tokens:
         refuse("query_start_loc_cpu", f"at most {batch.num_tokens} tokens", int(starts[-1]), "raise num_tokens")
 
 
-def _refuse_row(batch: "StepBatch", row: int, starts: np.ndarray, lens: np.ndarray) -> NoReturn:
+def _check_lens(batch: "StepBatch", name: str, starts: np.ndarray, lens: np.ndarray) -> None:
+    # Smaller dtypes would each compile a loop of their own, and int32 holds any batch.
+    starts, lens = (a if a.dtype in _COMPILED_DTYPES else a.astype(np.int64) for a in (starts, lens))
+    row = int(_first_bad_row(starts, lens, batch.max_query_len, batch.max_seq_len))
+    if row >= 0:
+        _refuse_row(batch, row, starts, name, lens)
+
+
+def _refuse_row(batch: "StepBatch", row: int, starts: np.ndarray, name: str, lens: np.ndarray) -> NoReturn:
     query_len = int(starts[row + 1]) - int(starts[row])
     if query_len < 0:
         got = f"{starts[row]} then {starts[row + 1]} for row {row}"
@@ -78,7 +82,7 @@ def _refuse_row(batch: "StepBatch", row: int, starts: np.ndarray, lens: np.ndarr
         refuse("max_query_len", "a bound of all query lengths", f"{batch.max_query_len}, but {got}", "take the maximum")
     expected = f"lengths from the row's {query_len} query tokens to max_seq_len {batch.max_seq_len}"
     do = "count all tokens after the step, and bound them with max_seq_len"
-    refuse("seq_lens", expected, f"{lens[row]} in row {row}", do)
+    refuse(name, expected, f"{lens[row]} in row {row}", do)
 
 
 def check_positions(batch: "StepBatch") -> None:

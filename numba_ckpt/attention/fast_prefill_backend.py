@@ -55,7 +55,8 @@ def logits_batch(common: "CommonAttentionMetadata") -> "CommonAttentionMetadata"
     Raises
     ------
     ArgumentError
-        A step off the fast path, or prepared for more requests than the batch has rows.
+        A step off the fast path, or prepared for more requests than the batch has rows, or for more tokens; on a host
+        also logits that are not a request's last tokens.
 
     Notes
     -----
@@ -68,9 +69,14 @@ def logits_batch(common: "CommonAttentionMetadata") -> "CommonAttentionMetadata"
         expected = f"logits of at most {batch.num_reqs} requests"
         refuse("common.fast_prefill", expected, step.cu_num_logits_cpu.size - 1, "prepare it for this step's batch")
     num_logits = step.num_logits_indices
+    if step.logits_indices_padded.shape[0] < num_logits or batch.num_tokens < num_logits:
+        got = f"{num_logits} of {step.logits_indices_padded.shape[0]} staged"
+        refuse("common.fast_prefill", f"logits of at most {batch.num_tokens} tokens", got, "prepare it for this batch")
     # Rows that pad the batch have no logits.
     starts = np.full(batch.num_reqs + 1, num_logits, batch.query_start_loc_cpu.dtype)
     starts[: step.cu_num_logits_cpu.size] = step.cu_num_logits_cpu
+    if batch.backend.is_host:
+        _check_last_tokens(step.logits_indices_padded[:num_logits], starts, batch.query_start_loc_cpu)
     reduced = replace(
         batch,
         num_tokens=num_logits,
@@ -81,6 +87,17 @@ def logits_batch(common: "CommonAttentionMetadata") -> "CommonAttentionMetadata"
         token_to_req_buffer=None,
     )
     return common._replace(batch=reduced, fast_prefill=None)
+
+
+def _check_last_tokens(logits_indices: np.ndarray, starts: np.ndarray, query_start_loc: np.ndarray) -> None:
+    """Refuse logits that are not those of each request's last tokens: a causal mask would be of other tokens."""
+    last_tokens = np.arange(logits_indices.size) + np.repeat(query_start_loc[1:] - starts[1:], np.diff(starts))
+    wrong = np.flatnonzero(logits_indices != last_tokens)
+    if wrong.size:
+        logit = int(wrong[0])
+        expected = f"each request's last tokens: token {last_tokens[logit]} for logit {logit}"
+        do = "leave the fast path in steps that want other logits"
+        refuse("common.fast_prefill", expected, int(logits_indices[logit]), do)
 
 
 @functools.cache

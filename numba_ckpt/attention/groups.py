@@ -142,14 +142,15 @@ def _discover(
             num_heads = check_int(f"{name}.num_heads", layers[name].num_heads, 0)
             found.setdefault((backends[name], group.spec_of(name), num_heads), []).append(name)
     return [
-        AttentionGroup(backend, tuple(names), spec, kv_cache_group_id) for (backend, spec, _), names in found.items()
+        AttentionGroup(backend, tuple(names), spec, kv_cache_group_id, num_heads=num_heads)
+        for (backend, spec, num_heads), names in found.items()
     ]
 
 
 def _with_builders(group: AttentionGroup, config: EngineConfig, kernel_block_size: int) -> AttentionGroup:
     # Micro-batches build at the same time, and a builder may keep what it prepared: none is shared.
     builder = group.backend.builder_class()
-    arguments = group.spec, group.layer_names, config, kernel_block_size
+    arguments = group.spec, group.layer_names, config, kernel_block_size, group.num_heads
     return replace(group, metadata_builders=tuple(builder(*arguments) for _ in range(config.parallel.num_ubatches)))
 
 

@@ -94,7 +94,8 @@ def prepare_kernel_block_sizes(
     kv_cache_config : KVCacheConfig
         The cache groups.
     attn_groups : sequence of sequences of AttentionGroup
-        One entry for each cache group. A group without any keeps the manager's size.
+        One entry for each cache group. A group without any keeps the manager's size, and so do states, which have no
+        tokens to split.
 
     Returns
     -------
@@ -109,7 +110,8 @@ def prepare_kernel_block_sizes(
     sizes = []
     for index, (group, members) in enumerate(zip(kv_cache_config.groups, attn_groups, strict=True)):
         try:
-            sizes.append(select_kernel_block_size(group.spec.block_size, [member.backend for member in members]))
+            backends = [member.backend for member in members if member.spec.can_split_blocks]
+            sizes.append(select_kernel_block_size(group.spec.block_size, backends))
         except ValueError as cause:
             raise type(cause)(f"groups[{index}].{cause}") from None
     return sizes

@@ -32,8 +32,6 @@ class PagedAttentionMetadata(NamedTuple):
         Tokens that a token sees, itself among them, or tokens of the chunk that it sees.
     common_prefix_len : int
         Leading tokens that all rows have in common, and in the same blocks.
-    logits_indices : ndarray or cupy.ndarray or None
-        int32, the tokens that logits are wanted of (padded), where only they need be computed.
     """
 
     batch: StepBatch
@@ -44,7 +42,6 @@ class PagedAttentionMetadata(NamedTuple):
     sliding_window: int | None = None
     attention_chunk_size: int | None = None
     common_prefix_len: int = 0
-    logits_indices: Array = None
 
 
 class PagedAttentionBuilder(MetadataBuilder):
@@ -67,9 +64,14 @@ class PagedAttentionBuilder(MetadataBuilder):
     supports_update_block_table = True
 
     def __init__(
-        self, spec: KVCacheSpec, layer_names: Sequence[str], config: EngineConfig, kernel_block_size: int | None = None
+        self,
+        spec: KVCacheSpec,
+        layer_names: Sequence[str],
+        config: EngineConfig,
+        kernel_block_size: int | None = None,
+        num_heads: int = 0,
     ) -> None:
-        super().__init__(spec, layer_names, config, kernel_block_size)
+        super().__init__(spec, layer_names, config, kernel_block_size, num_heads)
         self._block_size = kernel_block_size or spec.block_size
         # What the encoder computed has another length than the sequence.
         is_of_sequence = not isinstance(spec, (CrossAttentionSpec, EncoderOnlyAttentionSpec))
@@ -89,7 +91,7 @@ class PagedAttentionBuilder(MetadataBuilder):
         """
         if extra:
             refuse("extra", "nothing", ", ".join(extra), "leave it out for PagedAttentionBackend")
-        batch, fast_prefill = common.batch, common.fast_prefill
+        batch = common.batch
         check_int("common_prefix_len", common_prefix_len, 0, batch.max_seq_len)
         self._check_extent(batch, common.block_table)
         return PagedAttentionMetadata(
@@ -100,7 +102,6 @@ class PagedAttentionBuilder(MetadataBuilder):
             self._block_size,
             *self._sees,
             common_prefix_len,
-            None if fast_prefill is None else fast_prefill.logits_indices_padded,
         )
 
     def update_block_table(

@@ -61,8 +61,8 @@ class RecurrentStateBuilder(MetadataBuilder):
         The group's layers.
     config : EngineConfig
         Limits size the buffers; hash block, hit alignment, drafts and EAGLE drop place checkpoints.
-    kernel_block_size : int, optional
-        Not used: states are never cut.
+    kernel_block_size, num_heads : int, optional
+        Not used: states are never cut, and have no query heads.
 
     Attributes
     ----------
@@ -71,8 +71,8 @@ class RecurrentStateBuilder(MetadataBuilder):
 
     Raises
     ------
-    ArgumentTypeError
-        The spec is no `StateSpec`.
+    ArgumentError, ArgumentTypeError
+        The spec is no `StateSpec`, is of another cache mode than the engine's, or has no block for each draft's state.
 
     Examples
     --------
@@ -96,11 +96,17 @@ class RecurrentStateBuilder(MetadataBuilder):
     chunk_size: ClassVar[int | None] = None
 
     def __init__(
-        self, spec: StateSpec, layer_names: Any, config: EngineConfig, kernel_block_size: int | None = None
+        self,
+        spec: StateSpec,
+        layer_names: Any,
+        config: EngineConfig,
+        kernel_block_size: int | None = None,
+        num_heads: int = 0,
     ) -> None:
         if not isinstance(spec, StateSpec):
             refuse("spec", "a StateSpec", type(spec).__name__, "take a backend for attention", ArgumentTypeError)
-        super().__init__(spec, layer_names, config, kernel_block_size)
+        _check_config(spec, config)
+        super().__init__(spec, layer_names, config, kernel_block_size, num_heads)
         self._num_rows = config.limits.max_num_requests
         # Without caching a request has one state, in its first column, whatever its length.
         self._column_tokens = config.limits.max_model_len if spec.cache_mode == "none" else spec.block_size
@@ -168,11 +174,10 @@ class RecurrentStateBuilder(MetadataBuilder):
 
     def build_for_cudagraph_capture(self, common: CommonAttentionMetadata) -> RecurrentStateMetadata:
         """Make the metadata of a dummy step of decodes; prefills cannot be captured."""
-        metadata = self.build(common)
-        if metadata.num_prefills:
+        if num_prefills := self._split(common)[1].size:
             do = "capture batches whose queries are one token and the drafts"
-            refuse("batch", "decodes alone", f"{metadata.num_prefills} prefill(s)", do)
-        return metadata
+            refuse("batch", "decodes alone", f"{num_prefills} prefill(s)", do)
+        return self.build(common)
 
     def update_block_table(
         self, metadata: RecurrentStateMetadata, block_table: Array, slot_mapping: Array
@@ -203,11 +208,6 @@ class RecurrentStateBuilder(MetadataBuilder):
         if num_decodes < 0:
             row = -1 - int(num_decodes)
             refuse("query_start_loc", "decodes before prefills", f"a decode in row {row}", "sort the batch's rows")
-        longest = int(np.diff(starts[: num_decodes + 1]).max(initial=0))
-        if longest > self._num_slots:
-            expected = f"at most {self._num_slots} tokens of a decode: a block for the state after each"
-            do = "raise the spec's num_speculative_blocks, or flag prompts in is_prefilling"
-            refuse("query_start_loc", expected, longest, do)
         return int(num_decodes), self._prefill_rows[:num_prefills].copy()
 
     def _index(self, block_table: Array, rows: StateRows) -> StateIndices:
@@ -229,6 +229,16 @@ class RecurrentStateBuilder(MetadataBuilder):
         computed = batch.seq_lens_cpu[prefill_rows] - np.diff(own_starts)
         offsets = None if checkpoint is None else checkpoint.offsets_cpu
         return compute_chunk_layout(computed, own_starts, self.chunk_size, offsets)
+
+
+def _check_config(spec: StateSpec, config: EngineConfig) -> None:
+    """Refuse a spec that contradicts the engine's configuration."""
+    if spec.cache_mode != config.cache.mode:
+        expected = f"{config.cache.mode!r}, the engine's cache.mode"
+        refuse("spec.cache_mode", expected, repr(spec.cache_mode), "make the spec from the engine's configuration")
+    if spec.num_speculative_blocks < config.speculation.num_draft_tokens:
+        expected = f"at least {config.speculation.num_draft_tokens}: one for the state after each draft"
+        refuse("spec.num_speculative_blocks", expected, spec.num_speculative_blocks, "raise it, or draft fewer tokens")
 
 
 def _geometry(spec: StateSpec, config: EngineConfig) -> CheckpointGeometry | None:

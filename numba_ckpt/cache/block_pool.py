@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import INT32_MAX, check_int, check_integers, refuse
+from numba_ckpt._check import INT32_MAX, check_int, check_integers, describe, refuse
 from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_calls import (
     acquire_blocks,
@@ -27,15 +27,8 @@ from numba_ckpt.cache.pool_calls import (
     release_blocks,
 )
 from numba_ckpt.cache.pool_loops import NONE
-from numba_ckpt.cache.pool_memory import (
-    NUM_CACHED,
-    NUM_EVICTED,
-    NUM_FREE,
-    NUM_IDLE,
-    STEP,
-    cut_pool_words,
-    new_pool,
-)
+from numba_ckpt.cache.pool_memory import NUM_CACHED, NUM_EVICTED, NUM_FREE, NUM_IDLE, STEP, cut_pool_words, new_pool
+from numba_ckpt.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["BlockPool"]
 
@@ -47,10 +40,22 @@ def _block_ids(name: str, blocks: Any) -> np.ndarray:
     return np.ascontiguousarray(ids, np.int32)
 
 
+def _check_keys(keys: Any, num_keys: int | None = None) -> np.ndarray:
+    """Return keys as a contiguous uint64 [num_keys, 2], which is what loops can borrow: borrowing forgets strides."""
+    rows = "n" if num_keys is None else num_keys
+    is_right = isinstance(keys, np.ndarray) and keys.dtype == np.uint64 and keys.ndim == 2 and keys.shape[1] == 2
+    if not is_right or num_keys not in (None, len(keys)):
+        error = ArgumentError if isinstance(keys, np.ndarray) else ArgumentTypeError
+        refuse("keys", f"a uint64 array of shape ({rows}, 2)", describe(keys), "hash the prefix", error)
+    return np.ascontiguousarray(keys)
+
+
 class BlockPool:
     """A fixed number of blocks with reference counts, shared by all cache groups.
 
     Block 0 is the null block: it is never handed out, held or cached, and lists of blocks may contain it anywhere.
+    A pool belongs to one thread at a time: `allocate` hands no block to two threads, but the others are checked first
+    and then done, in two steps. A deep or pickled copy is a pool of its own.
 
     Parameters
     ----------
@@ -75,6 +80,14 @@ class BlockPool:
         self.arrays = cut_pool_words(self.words)
         self._fill()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Views would come back as arrays of their own, and miss all that happens to the words.
+        return {"num_blocks": self.num_blocks, "words": self.words}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.num_blocks, self.words = state["num_blocks"], state["words"]
+        self.arrays = cut_pool_words(self.words)
+
     def _fill(self) -> None:
         """Put every block but the null block on the stack of free ones, the first on top."""
         self.arrays.blocks["group"] = NO_GROUP
@@ -84,7 +97,22 @@ class BlockPool:
     @property
     def num_available(self) -> int:
         """Blocks that `allocate` could hand out: free and idle ones."""
-        return int(self.arrays.counts[NUM_FREE] + self.arrays.counts[NUM_IDLE])
+        return self.num_free + self.num_idle
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that hold nothing."""
+        return int(self.arrays.counts[NUM_FREE])
+
+    @property
+    def num_idle(self) -> int:
+        """Blocks that a key leads to and nobody holds."""
+        return int(self.arrays.counts[NUM_IDLE])
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that somebody holds."""
+        return self.num_blocks - 1 - self.num_available
 
     @property
     def num_cached(self) -> int:
@@ -149,16 +177,15 @@ class BlockPool:
             alone. An idle block that a key led to is free then.
         """
         ids = _block_ids("blocks", blocks)
-        if keys.dtype != np.uint64 or keys.shape != (ids.size, 2):
-            refuse("keys", f"uint64 of shape ({ids.size}, 2)", f"{keys.dtype} of shape {keys.shape}", "hash the prefix")
+        keys, group = _check_keys(keys, ids.size), check_int("group", group, 0)
         if (bad := int(first_not_held(self.words, ids))) != NONE:
             refuse("blocks", "blocks that are held", f"{ids[bad]} at entry {bad}", "publish before releasing")
-        # The loop borrows the keys, which forgets strides.
-        return int(publish_blocks(self.words, ids, np.ascontiguousarray(keys), check_int("group", group, 0)))
+        return int(publish_blocks(self.words, ids, keys, group))
 
     def find(self, keys: np.ndarray, group: int) -> np.ndarray:
         """Return the blocks of `keys` (uint64 [n, 2]) up to the first that is missing: int32 [found]."""
-        found = np.empty(keys.shape[0], np.int32)
+        keys, group = _check_keys(keys), check_int("group", group, 0)
+        found = np.empty(len(keys), np.int32)
         return found[: find_blocks(self.words, keys, group, found)]
 
     def reset(self) -> None:

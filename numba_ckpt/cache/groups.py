@@ -16,6 +16,8 @@ from numba_ckpt.errors import ArgumentTypeError
 
 __all__ = ["KVCacheConfig", "KVCacheGroup", "KVCacheTensor"]
 
+TENSOR_ALIGNMENT = 256
+"""Bytes: where layers come before blocks, every tensor begins at a multiple, so that kernels may load wide words."""
 MAX_BYTES = 2**62
 
 

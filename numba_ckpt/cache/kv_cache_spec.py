@@ -23,12 +23,19 @@ class KVCacheSpec(Record, ABC):
         Whether layers have a cache of their own to look at.
     is_cp_sharded : bool
         Whether ranks of context parallelism share a sequence's tokens; otherwise each rank keeps all of them.
+    has_slots : bool
+        Whether each token of the sequence has a slot in the cache. States have none, and what cross-attention caches
+        are the encoder's tokens.
+    can_split_blocks : bool
+        Whether kernels may read a block as several smaller ones.
     """
 
     block_size: int
 
     has_layer_views: ClassVar[bool] = True
     is_cp_sharded: ClassVar[bool] = False
+    has_slots: ClassVar[bool] = True
+    can_split_blocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_ints(1, "block_size")
@@ -71,6 +78,17 @@ class KVCacheSpec(Record, ABC):
         if page_size_bytes == self.page_size_bytes:
             return self
         return replace(self, page_size_padded=page_size_bytes)  # type: ignore[call-arg]
+
+    def num_kernel_blocks(self, name: str, kernel_block_size: int) -> int:
+        """Return how many kernel blocks a block is made of; `name` is said in refusals."""
+        size = check_int(name, kernel_block_size, 1)
+        if self.block_size % size:
+            expected = f"a divisor of the block size {self.block_size}"
+            refuse(name, expected, size, "choose another kernel block size")
+        if size < self.block_size and not self.can_split_blocks:
+            do = "a block of states cannot be split: leave the size out"
+            refuse(name, f"the block size {self.block_size}", size, do)
+        return self.block_size // size
 
     def _check_padding(self, page_size_padded: int | None) -> None:
         if page_size_padded is None:

@@ -4,18 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from numba_ckpt._check import check_choice, check_int, refuse
+from numba_ckpt._check import check_choice, refuse
 from numba_ckpt.cache.config import LAYOUTS
-from numba_ckpt.cache.groups import KVCacheConfig, KVCacheGroup, KVCacheTensor
+from numba_ckpt.cache.groups import TENSOR_ALIGNMENT, KVCacheConfig, KVCacheGroup, KVCacheTensor
 from numba_ckpt.cache.layouts import LayerMemory, PageCut
-from numba_ckpt.cache.state_spec import StateSpec
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.rules import ceil_div
+from numba_ckpt.rules import ceil_to
 
-__all__ = ["TENSOR_ALIGNMENT", "MemoryPlan", "plan_memory"]
-
-TENSOR_ALIGNMENT = 256
-"""Bytes: where layers come before blocks, every tensor begins at a multiple, so that kernels may load wide words."""
+__all__ = ["MemoryPlan", "plan_memory"]
 
 # One tensor alone has nothing between its blocks.
 _ALONE = {"BLHNC": "LBHNC", "BLNHC": "LBNHC", "BHLNC": "LBHNC"}
@@ -97,8 +93,7 @@ def _place(
     for index, tensor in enumerate(tensors):
         place = (index, 0) if layout[0] == "B" else (0, size)
         layers.update({name: cuts[name].place(layout, *place) for name in tensor.layer_names})
-        aligned = 1 if layout[0] == "B" else TENSOR_ALIGNMENT
-        size += int(ceil_div(tensor.size_bytes, aligned)) * aligned
+        size += tensor.size_bytes if layout[0] == "B" else ceil_to(tensor.size_bytes, TENSOR_ALIGNMENT)
     return layers, size
 
 
@@ -127,17 +122,12 @@ def _parts_by_layer(kv_cache_config: KVCacheConfig, sizes: Sequence[int | None] 
 
 
 def _num_parts(name: str, group: KVCacheGroup, size: int | None) -> int:
-    block_size = group.spec.block_size
-    if size is None or check_int(name, size, 1) == block_size:
+    if size is None:
         return 1
-    if block_size % size:
-        refuse(name, f"a divisor of the block size {block_size}", size, "choose another kernel block size")
-    num_parts = block_size // size
+    num_parts = 1
     for layer_name in group.layer_names:
         spec = group.spec_of(layer_name)
-        if isinstance(spec, StateSpec):
-            do = "a block of states cannot be split: leave the size out"
-            refuse(name, f"the block size {block_size} of {layer_name!r}", size, do)
+        num_parts = spec.num_kernel_blocks(name, size)
         if spec.page_size_bytes % (num_parts * spec.alignment_bytes):
             expected = f"kernel blocks that {num_parts} of make up a page of {spec.page_size_bytes} bytes"
             refuse(name, expected, size, f"pad the page of {layer_name!r} to a multiple of {num_parts} elements")

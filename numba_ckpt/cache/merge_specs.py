@@ -18,7 +18,7 @@ _TABLE_FIELDS: dict[type[KVCacheSpec], tuple[str, ...]] = {
     SlidingWindowSpec: ("sliding_window",),
     ChunkedLocalAttentionSpec: ("attention_chunk_size",),
     CrossAttentionSpec: ("max_encoder_len",),
-    StateSpec: ("cache_mode", "num_speculative_blocks", "num_checkpoint_blocks"),
+    StateSpec: ("cache_mode", "num_speculative_blocks", "num_checkpoint_blocks", "checkpoint_alignment"),
 }
 
 

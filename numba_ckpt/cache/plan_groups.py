@@ -1,15 +1,16 @@
 """From what layers cache to groups and tensors: who shares a block table, and who shares bytes."""
 
 from collections.abc import Mapping
+from math import lcm
 from typing import Any
 
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache.config import EngineConfig
-from numba_ckpt.cache.groups import MAX_BYTES, KVCacheConfig, KVCacheGroup, KVCacheTensor
+from numba_ckpt.cache.groups import MAX_BYTES, TENSOR_ALIGNMENT, KVCacheConfig, KVCacheGroup, KVCacheTensor
 from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.merge_specs import UniformTypeSpecs, can_share_a_table
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.rules import ceil_div
+from numba_ckpt.rules import ceil_to
 
 __all__ = ["plan_kv_cache"]
 
@@ -34,7 +35,7 @@ def plan_kv_cache(
     specs : mapping of str to KVCacheSpec
         By layer name, in forward order. Layers that cache nothing are left out.
     available_bytes : int, optional
-        How many bytes all tensors may take.
+        How many bytes their allocation may take, in any layout.
     num_blocks : int, optional
         How many blocks to plan, the null block among them; instead of `available_bytes`.
     config : EngineConfig, optional
@@ -60,7 +61,7 @@ def plan_kv_cache(
     rows = _rows(groups)
     spec_of = {name: group.spec_of(name) for group in groups for name in group.layer_names}
     pages = [spec_of[names[0]].page_size_bytes for names in rows]
-    num_blocks = _num_blocks(available_bytes, num_blocks, sum(pages))
+    num_blocks = _num_blocks(available_bytes, num_blocks, pages)
     least = 2 if config is None else 1 + sum(group.spec.max_blocks(config) for group in groups)
     if num_blocks < least:
         why = "the null block and one more" if config is None else "the longest request and the null block"
@@ -70,13 +71,17 @@ def plan_kv_cache(
     return KVCacheConfig(num_blocks, tuple(groups), tuple(tensors))
 
 
-def _num_blocks(available_bytes: int | None, num_blocks: int | None, bytes_per_block: int) -> int:
+def _num_blocks(available_bytes: int | None, num_blocks: int | None, pages: list[int]) -> int:
     if (available_bytes is None) == (num_blocks is None):
         got = "none" if num_blocks is None else "both"
         refuse("available_bytes", "this or num_blocks", got, "pass one of them")
     if num_blocks is not None:
         return check_int("num_blocks", num_blocks, 0)
-    return check_int("available_bytes", available_bytes, 0, MAX_BYTES) // bytes_per_block
+    size = check_int("available_bytes", available_bytes, 0, MAX_BYTES)
+    most = size // sum(pages)
+    while most and sum(int(ceil_to(most * page, TENSOR_ALIGNMENT)) for page in pages) > size:
+        most -= 1
+    return most
 
 
 def _rows(groups: list[KVCacheGroup]) -> list[tuple[str, ...]]:
@@ -110,9 +115,13 @@ def _group(specs: dict[str, KVCacheSpec]) -> list[KVCacheGroup]:
 
 
 def _group_kinds(kinds: dict[KVCacheSpec, list[str]]) -> list[KVCacheGroup]:
-    """Cut every kind of layer into groups of about one size, with pages of one size."""
-    alignment = max(spec.alignment_bytes for spec in kinds)
-    page = int(ceil_div(max(spec.page_size_bytes for spec in kinds), alignment)) * alignment
+    """Cut every kind of layer into groups of about one size, with pages of one size.
+
+    The page of a block that kernels may split is a whole number of elements for each token: whatever size the kernels
+    read divides it.
+    """
+    units = (spec.alignment_bytes * (spec.block_size if spec.can_split_blocks else 1) for spec in kinds)
+    page = int(ceil_to(max(spec.page_size_bytes for spec in kinds), lcm(*units)))
     counts = sorted(map(len, kinds.values()))
     size = counts[-1] if counts[-1] < _NEARLY * counts[0] else counts[0]
     groups = []

@@ -210,6 +210,8 @@ class CrossAttentionSpec(AttentionSpec):
 
     max_encoder_len: int = 0
 
+    has_slots: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_ints(1, "max_encoder_len")
@@ -230,6 +232,7 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     """
 
     has_layer_views: ClassVar[bool] = False
+    has_slots: ClassVar[bool] = False
 
     @property
     def data_size_bytes(self) -> int:

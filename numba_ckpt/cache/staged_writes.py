@@ -59,6 +59,7 @@ class StagedWrites:
     def __init__(self) -> None:
         self._writes = np.zeros((16, NUM_WRITE_FIELDS), np.int64)
         self._block_ids = np.zeros(64, np.int32)
+        self._rows_with_tails: set[tuple[int, int]] = set()
         self.clear()
 
     def __len__(self) -> int:
@@ -67,6 +68,7 @@ class StagedWrites:
     def clear(self) -> None:
         """Forget all writes."""
         self._num_writes = self._num_ids = self.max_num_entries = 0
+        self._rows_with_tails.clear()
 
     def add(self, write: StagedWrite, block_ids: np.ndarray) -> None:
         """Stage a write of checked `block_ids`; what it covers of earlier ones is taken from them."""
@@ -88,19 +90,24 @@ class StagedWrites:
         return writes, self._block_ids[: self._num_ids]
 
     def _cut_earlier(self, write: StagedWrite, end: int) -> None:
-        """Take columns before `end` from earlier writes of the row.
+        """Take the columns from `write.col` to `end` from earlier writes of the row.
 
-        Only an overwrite meets earlier writes, and it begins at column 0.
+        An overwrite of fewer blocks leaves tails of earlier writes, all behind its end; what is appended to it then
+        meets these. Any other append is behind all writes of its row.
         """
-        if write.col > 0:
+        key = write.group, write.row
+        if write.col > 0 and key not in self._rows_with_tails:
             return
         writes = self._writes[: self._num_writes]
-        for index in np.flatnonzero((writes[:, WRITE_GROUP] == write.group) & (writes[:, WRITE_ROW] == write.row)):
+        of_row = (writes[:, WRITE_GROUP] == write.group) & (writes[:, WRITE_ROW] == write.row)
+        for index in np.flatnonzero(of_row & (writes[:, WRITE_COL] >= write.col)):
             earlier = writes[index]
             cut = min(max((end - earlier[WRITE_COL]) // write.num_parts, 0), earlier[WRITE_SIZE])
             earlier[WRITE_COL] += cut * write.num_parts
             earlier[WRITE_SIZE] -= cut
             earlier[WRITE_SOURCE] += cut
+            if earlier[WRITE_SIZE]:
+                self._rows_with_tails.add(key)
 
     def _reserve(self, num_writes: int, num_ids: int) -> None:
         if num_writes > len(self._writes):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from numba_ckpt._check import check_choice, check_int, refuse
 from numba_ckpt.cache.config import CACHE_MODES, EngineConfig
@@ -60,6 +61,9 @@ class StateSpec(KVCacheSpec):
     num_checkpoint_blocks: int = 0
     checkpoint_alignment: int | None = None
     page_size_padded: int | None = None
+
+    has_slots: ClassVar[bool] = False
+    can_split_blocks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

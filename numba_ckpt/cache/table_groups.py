@@ -8,7 +8,6 @@ from numba_ckpt.cache.groups import KVCacheConfig
 from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
 from numba_ckpt.cache.merge_specs import UniformTypeSpecs
 from numba_ckpt.cache.specs import SlidingWindowSpec
-from numba_ckpt.cache.state_spec import StateSpec
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning import TableGroup
 
@@ -36,7 +35,8 @@ def table_groups(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Not one kernel block size per group, or one that does not divide the group's block.
+        Not one kernel block size per group, or one that does not divide the group's block, or divides a block of
+        states.
 
     Examples
     --------
@@ -58,13 +58,13 @@ def table_groups(
     if len(sizes) != len(specs):
         expected, do = f"one size for each of {len(specs)} groups", "take them from init_attn_backend"
         refuse("kernel_block_sizes", expected, len(sizes), do)
-    return [_table_group(spec, config, size) for spec, size in zip(specs, sizes, strict=True)]
+    return [_table_group(index, spec, config, sizes[index]) for index, spec in enumerate(specs)]
 
 
-def _table_group(spec: KVCacheSpec, config: EngineConfig, kernel_block_size: int) -> TableGroup:
+def _table_group(index: int, spec: KVCacheSpec, config: EngineConfig, kernel_block_size: int) -> TableGroup:
     width, parallel = spec.block_table_width(config), config.parallel
     first = spec.specs[0][1] if isinstance(spec, UniformTypeSpecs) else spec
+    first.num_kernel_blocks(f"kernel_block_sizes[{index}]", kernel_block_size)
     sharded = (parallel.cp_size, parallel.cp_rank, parallel.cp_interleave) if first.is_cp_sharded else (1, 0, 1)
     window = first.sliding_window if isinstance(first, SlidingWindowSpec) else None
-    has_slots = not isinstance(first, StateSpec)
-    return TableGroup(spec.block_size, width, kernel_block_size, window, *sharded, has_slots=has_slots)
+    return TableGroup(spec.block_size, width, kernel_block_size, window, *sharded, has_slots=first.has_slots)

@@ -2,7 +2,7 @@
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays
 from numba_ckpt.planning.table_layout import check_tables
@@ -61,14 +61,14 @@ def _apply_staged_writes_host(params, entries, num_blocks, writes, block_ids):  
 @kernel
 def _apply_staged_writes_kernel(params, entries, num_blocks, writes, block_ids):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for write in range(cuda.blockIdx.y, writes.shape[0], cuda.gridDim.y):
+    for write in strided(cuda.blockIdx.y, writes.shape[0], cuda.gridDim.y):
         group, row = writes[write, WRITE_GROUP], writes[write, WRITE_ROW]
         if is_inside(group, params.shape[0]) & is_inside(row, num_blocks.shape[1]):
             num_parts, num_cols = params[group, TABLE_PARTS], params[group, TABLE_COLS]
             if first == 0:
                 num_blocks[group, row] = writes[write, WRITE_COUNT]
             size = writes[write, WRITE_SIZE] * num_parts
-            for index in range(first, size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+            for index in strided(first, size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
                 block = floor_div(index, num_parts)
                 source, col = writes[write, WRITE_SOURCE] + block, writes[write, WRITE_COL] + index
                 if is_inside(source, block_ids.size) & is_inside(col, num_cols):

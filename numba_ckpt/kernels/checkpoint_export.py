@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from numba_ckpt._array import HOST, Array, Backend, DeviceBackend
-from numba_ckpt._jit import copy_bytes, cuda, int64, kernel, strided_loop
-from numba_ckpt.kernels._launch import launch_grid
+from numba_ckpt._jit import address_of, copy_bytes, cuda, int64, kernel, strided, strided_loop
+from numba_ckpt.kernels._launch import launch_grid, num_run_threads
+from numba_ckpt.kernels._runs import move_run
 from numba_ckpt.rules import CAST_NONE, cast_bits, conv_tap, global_index, is_inside, is_written
 
 __all__ = ["ConvMove", "RecurrentMove", "export_checkpoints"]
@@ -77,26 +78,26 @@ def _checkpoint_export_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
     step = global_index(cuda.gridDim.x, cuda.blockDim.x, 0)
-    for k in range(cuda.blockIdx.y, offsets.size, cuda.gridDim.y):
-        offset, block, row = offsets[k], state_indices[k], rows[k] if rows.size > 0 else k
-        source = state_rows[k] if state_rows.size > 0 else k
+    for k in strided(cuda.blockIdx.y, offsets.size, cuda.gridDim.y):
+        offset, block = offsets[k], state_indices[k]
+        row, source = rows[k] if k < rows.size else k, state_rows[k] if k < state_rows.size else k
         there = (states.shape[0] == 0) | is_inside(source, states.shape[0])
         there &= (state_len == 0) | is_inside(row, query_start_loc.size - 1)
-        there &= is_inside(block, max(recurrent_cache.shape[0], conv_cache.shape[0]))
-        if there & is_written(offset, block):
-            for e in range(first, recurrent_cache.shape[1], step):
-                recurrent_cache[block, e] = cast_bits(states[source, e], recurrent_cast)
+        if there & is_written(offset, block) & is_inside(block, max(recurrent_cache.shape[0], conv_cache.shape[0])):
             for slot in range(state_len):
                 tap = conv_tap(slot, offset, state_len)
                 token = query_start_loc[row] + max(tap, 0)
                 token = token_indices[token] if is_inside(token, token_indices.size) else token
                 window = initial_indices[row] if is_inside(row, initial_indices.size) else -1
-                for channel in range(first, conv_cache.shape[1], step):
+                for channel in strided(first, conv_cache.shape[1], step):
                     if tap < 0:
                         taken = is_inside(window, initial.shape[0]) and (has_initial.size == 0 or has_initial[row])
                         conv_cache[block, channel, slot] = initial[window, channel, state_len + tap] if taken else 0
                     elif is_inside(token, tokens.shape[0]):
                         conv_cache[block, channel, slot] = cast_bits(tokens[token, channel], conv_cast)
+            written, read = address_of(recurrent_cache, (block, 0)), address_of(states, (source, 0))
+            sizes = recurrent_cache.shape[1], recurrent_cache.itemsize, states.itemsize
+            move_run(written, read, *sizes, recurrent_cast, first, step)
 
 
 @strided_loop
@@ -195,5 +196,6 @@ def export_checkpoints(
     if not isinstance(backend, DeviceBackend):
         _export_on_host(targets, conv, recurrent)
         return
-    shape = targets[1].size, max(conv.cache.shape[1], recurrent.cache.shape[1])
+    num_threads = num_run_threads(recurrent.cache.shape[1], recurrent.cache.itemsize)
+    shape = targets[1].size, max(conv.cache.shape[1], num_threads)
     launch_grid(backend, _checkpoint_export_kernel, shape, (*targets, *conv, *recurrent))

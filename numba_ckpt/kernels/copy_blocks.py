@@ -4,8 +4,9 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, check_shape, refuse
-from numba_ckpt._jit import copy_bytes, cuda, host_loop, kernel
-from numba_ckpt.kernels._launch import launch_grid
+from numba_ckpt._jit import address_of, copy_bytes, cuda, host_loop, kernel, strided
+from numba_ckpt.kernels._launch import launch_grid, num_run_threads
+from numba_ckpt.kernels._runs import copy_run
 from numba_ckpt.kernels.block_pieces import BlockPieces, check_block_ids
 from numba_ckpt.rules import NULL_BLOCK_ID, global_index, is_inside, is_pool_block
 
@@ -26,15 +27,15 @@ def _copy_blocks_host(words, pieces, num_blocks, sources, destinations):  # type
 def _copy_blocks_kernel(words, pieces, num_blocks, sources, destinations):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
     step = global_index(cuda.gridDim.x, cuda.blockDim.x, 0)
-    for pair in range(cuda.blockIdx.y, sources.size * pieces.shape[0], cuda.gridDim.y):
-        k, piece = pair // pieces.shape[0], pair % pieces.shape[0]
-        source = global_index(sources[k], pieces[piece, 1], pieces[piece, 0])
-        destination = global_index(destinations[k], pieces[piece, 1], pieces[piece, 0])
-        there = is_pool_block(sources[k], num_blocks) & is_pool_block(destinations[k], num_blocks)
-        there &= is_inside(max(source, destination) + pieces[piece, 2] - 1, words.size)
-        if there:
-            for word in range(first, pieces[piece, 2], step):
-                words[destination + word] = words[source + word]
+    for k in strided(cuda.blockIdx.y, sources.size, cuda.gridDim.y):
+        are_blocks = is_pool_block(sources[k], num_blocks) & is_pool_block(destinations[k], num_blocks)
+        for piece in strided(cuda.blockIdx.z, pieces.shape[0], cuda.gridDim.z):
+            source = global_index(sources[k], pieces[piece, 1], pieces[piece, 0])
+            destination = global_index(destinations[k], pieces[piece, 1], pieces[piece, 0])
+            size = pieces[piece, 2]
+            if are_blocks & is_inside(max(source, destination) + size - 1, words.size):
+                written, read = address_of(words, (destination,)), address_of(words, (source,))
+                copy_run(written, read, size, words.itemsize, first, step)
 
 
 def check_copies(sources: np.ndarray, destinations: np.ndarray, num_blocks: int) -> None:
@@ -91,7 +92,8 @@ def copy_blocks(blocks: BlockPieces, sources: Array, destinations: Array) -> Non
     backend = backend_of(words=words, pieces=pieces, sources=sources, destinations=destinations)
     arguments = words, pieces, num_blocks, sources, destinations
     if isinstance(backend, DeviceBackend):
-        launch_grid(backend, _copy_blocks_kernel, (sources.size * pieces.shape[0], max_words), arguments)
+        shape = pieces.shape[0], sources.size, num_run_threads(max_words, words.itemsize)
+        launch_grid(backend, _copy_blocks_kernel, shape, arguments)
     else:
         check_copies(sources, destinations, num_blocks)
         _copy_blocks_host(*arguments)

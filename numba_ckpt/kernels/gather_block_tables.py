@@ -4,8 +4,9 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, check_int, refuse
-from numba_ckpt._jit import copy_bytes, cuda, host_loop, int64, kernel
-from numba_ckpt.kernels._launch import launch_grid
+from numba_ckpt._jit import address_of, copy_bytes, cuda, host_loop, int64, kernel, strided
+from numba_ckpt.kernels._launch import launch_grid, num_run_threads
+from numba_ckpt.kernels._runs import copy_run, zero_run
 from numba_ckpt.planning import TableArrays
 from numba_ckpt.planning.table_layout import check_tables, refuse_table_row
 from numba_ckpt.rules import (
@@ -16,7 +17,6 @@ from numba_ckpt.rules import (
     TABLE_START,
     TABLE_WINDOW,
     entry_index,
-    floor_div,
     global_index,
     is_inside,
     num_cols_below_window,
@@ -49,25 +49,21 @@ def _gather_block_tables_host(params, entries, num_blocks, request_rows, num_com
 @kernel
 def _gather_block_tables_kernel(params, entries, num_blocks, request_rows, num_computed_tokens, gathered, num_rows):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for item in range(cuda.blockIdx.y, params.shape[0] * num_rows, cuda.gridDim.y):
-        group = floor_div(item, num_rows)
-        line = item - group * num_rows
-        start, num_cols = params[group, TABLE_START], params[group, TABLE_COLS]
-        row = request_rows[line] if line < request_rows.size else -1
-        is_real = is_inside(row, num_blocks.shape[1])
-        used = min(max(num_blocks[group, row], 0), num_cols) if is_real else num_cols
-        hidden = num_cols
-        if is_real:
-            hidden = 0
-            if num_computed_tokens.size > row:
-                window, size = params[group, TABLE_WINDOW], params[group, TABLE_BLOCK_SIZE]
-                computed = num_computed_tokens[row]
-                hidden = num_cols_below_window(computed, window, size, params[group, TABLE_CP_SIZE])
-        for col in range(first, used, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
-            block = NULL_BLOCK_ID
-            if col >= hidden:
-                block = entries[entry_index(start, row, num_cols, col)]
-            gathered[entry_index(start, line, num_cols, col)] = block
+    step = global_index(cuda.gridDim.x, cuda.blockDim.x, 0)
+    for group in strided(cuda.blockIdx.z, params.shape[0], cuda.gridDim.z):
+        start, num_cols, window = params[group, TABLE_START], params[group, TABLE_COLS], params[group, TABLE_WINDOW]
+        size, ranks = params[group, TABLE_BLOCK_SIZE], params[group, TABLE_CP_SIZE]
+        for line in strided(cuda.blockIdx.y, num_rows, cuda.gridDim.y):
+            row = int64(request_rows[line] if line < request_rows.size else -1)
+            used = hidden = num_cols
+            if is_inside(row, num_blocks.shape[1]):
+                used, hidden = min(max(int64(num_blocks[group, row]), 0), num_cols), int64(0)
+                if num_computed_tokens.size > row:
+                    hidden = min(max(num_cols_below_window(num_computed_tokens[row], window, size, ranks), 0), used)
+            written = address_of(gathered, (entry_index(start, line, num_cols, 0),))
+            zero_run(written, hidden, gathered.itemsize, first, step)
+            read = address_of(entries, (entry_index(start, row, num_cols, hidden),))
+            copy_run(written + hidden * gathered.itemsize, read, used - hidden, gathered.itemsize, first, step)
 
 
 @host_loop
@@ -162,7 +158,7 @@ def gather_block_tables(
         _check_values(request_rows, counts, layout.num_rows)
     arguments = tables.params, tables.entries, tables.num_blocks, request_rows, counts, gathered, size
     if isinstance(backend, DeviceBackend):
-        shape = len(layout.groups) * size, layout.max_num_cols
+        shape = len(layout.groups), size, num_run_threads(layout.max_num_cols, gathered.itemsize)
         launch_grid(backend, _gather_block_tables_kernel, shape, arguments)
     else:
         _gather_block_tables_host(*arguments)

@@ -5,12 +5,18 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
-from numba_ckpt._check import INT32_MAX, check_array, check_shape, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
+from numba_ckpt._check import check_array, check_shape, refuse
+from numba_ckpt._jit import cuda, host_loop, int64, kernel, rule, strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import NULL_BLOCK_ID, global_index, is_inside
 
 __all__ = ["gather_state_indices"]
+
+
+@rule
+def _fits_int32(block):  # type: ignore[no-untyped-def]
+    # Negative ids are padding of the engine's tables, which exporters skip.
+    return is_inside(int64(block) + 2**31, 2**32)
 
 
 @host_loop
@@ -24,12 +30,12 @@ def _gather_state_indices_host(block_table, request_rows, block_cols, state_indi
 @kernel
 def _gather_state_indices_kernel(block_table, request_rows, block_cols, state_indices):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for index in range(first, request_rows.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+    for index in strided(first, request_rows.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
         row, col = request_rows[index], block_cols[index]
         state_indices[index] = NULL_BLOCK_ID
         if is_inside(row, block_table.shape[0]) & is_inside(col, block_table.shape[1]):
             block = block_table[row, col]
-            state_indices[index] = block if is_inside(block, 2**31) else NULL_BLOCK_ID
+            state_indices[index] = block if _fits_int32(block) else NULL_BLOCK_ID
 
 
 @host_loop
@@ -39,7 +45,7 @@ def _first_bad_entry(block_table, request_rows, block_cols):  # type: ignore[no-
         row, col = request_rows[index], block_cols[index]
         if not is_inside(row, block_table.shape[0]) or col >= block_table.shape[1]:
             return index
-        if col >= 0 and not -INT32_MAX <= block_table[row, col] <= INT32_MAX:
+        if col >= 0 and not _fits_int32(block_table[row, col]):
             return index
     return -1
 

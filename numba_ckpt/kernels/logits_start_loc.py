@@ -2,7 +2,7 @@
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import global_index
 
@@ -21,7 +21,7 @@ def _logits_start_loc_host(query_start_loc, logits_indices, starts):  # type: ig
 @kernel
 def _logits_start_loc_kernel(query_start_loc, logits_indices, starts):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for row in range(first, query_start_loc.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+    for row in strided(first, query_start_loc.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
         low, high = 0, logits_indices.size
         while low < high:
             middle = (low + high) // 2

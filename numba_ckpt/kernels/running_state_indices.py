@@ -6,7 +6,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
-from numba_ckpt._jit import cuda, host_loop, int64, kernel
+from numba_ckpt._jit import cuda, host_loop, int64, kernel, strided
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.kernels.gather_state_indices import check_table_extent
@@ -107,10 +107,11 @@ def _first_bad_row(table, seq_lens, starts, accepted, sizes, num_slots, max_seq_
 
 
 @kernel
-def _running_state_indices_kernel(table, seq_lens, starts, accepted, sizes, initial, written, has_initial):  # type: ignore[no-untyped-def]
-    num_reqs, num_decodes, num_counts, block_size = sizes
+def _running_state_indices_kernel(  # type: ignore[no-untyped-def]
+    table, seq_lens, starts, accepted, num_reqs, num_decodes, num_counts, block_size, initial, written, has_initial,
+):  # fmt: skip
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for row in range(first, initial.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+    for row in strided(first, initial.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
         computed, query_len = int64(0), int64(0)
         if row < num_reqs:
             query_len = int64(starts[row + 1]) - int64(starts[row])
@@ -219,10 +220,11 @@ def running_state_indices(block_table: Array, rows: StateRows, out: StateIndices
     # Where nothing is counted any array will do: it is not read.
     counts = rows.seq_lens if accepted is None else accepted
     sizes = rows.num_reqs, rows.num_decodes, num_counts, rows.state_block_size
-    arguments = block_table, rows.seq_lens, rows.query_start_loc, counts, sizes
+    arrays = block_table, rows.seq_lens, rows.query_start_loc, counts
     if isinstance(backend, DeviceBackend):
-        launch_grid(backend, _running_state_indices_kernel, (1, int(out.initial.shape[0])), (*arguments, *out))
+        launch_grid(backend, _running_state_indices_kernel, (1, int(out.initial.shape[0])), (*arrays, *sizes, *out))
         return
+    arguments = *arrays, sizes
     bad = int(_first_bad_row(*arguments, num_slots, rows.max_seq_len))
     if bad >= 0:
         _refuse_row(block_table, rows, bad, num_slots)

@@ -6,7 +6,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
-from numba_ckpt._jit import cuda, fused_loop, host_loop, inlined_loop, int64, kernel, uint64
+from numba_ckpt._jit import cuda, fused_loop, host_loop, inlined_loop, int64, kernel, strided, uint64
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.planning import TableArrays
@@ -125,9 +125,9 @@ def _slot_mapping_host(params, entries, num_blocks, request_rows, query_start_lo
 @kernel
 def _slot_mapping_kernel(params, entries, num_blocks, request_rows, query_start_loc, positions, slots, num_tokens):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for group in range(cuda.blockIdx.y, params.shape[0], cuda.gridDim.y):
+    for group in strided(cuda.blockIdx.y, params.shape[0], cuda.gridDim.y):
         size, ranks = params[group, TABLE_BLOCK_SIZE], params[group, TABLE_CP_SIZE]
-        for token in range(first, num_tokens, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+        for token in strided(first, num_tokens, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
             slots[group, token] = PAD_SLOT_ID
             # The last request that starts at or before the token.
             request, beyond = -1, request_rows.size

@@ -4,7 +4,7 @@ from typing import Any
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import global_index
 
@@ -22,7 +22,7 @@ def _stage_logits_indices_host(logits_indices, buffer):  # type: ignore[no-untyp
 def _stage_logits_indices_kernel(logits_indices, buffer):  # type: ignore[no-untyped-def]
     last = logits_indices.size - 1
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
-    for index in range(first, buffer.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
+    for index in strided(first, buffer.size, global_index(cuda.gridDim.x, cuda.blockDim.x, 0)):
         buffer[index] = logits_indices[min(index, last)]
 
 

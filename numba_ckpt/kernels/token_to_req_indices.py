@@ -4,7 +4,7 @@ import numpy as np
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array, check_int, check_writable, refuse
-from numba_ckpt._jit import cuda, host_loop, kernel
+from numba_ckpt._jit import cuda, host_loop, kernel, strided
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import global_index
@@ -38,10 +38,10 @@ def _token_to_req_indices_host(query_start_loc, num_reqs, indices):  # type: ign
 def _token_to_req_indices_kernel(query_start_loc, num_reqs, indices):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
     stride = global_index(cuda.gridDim.x, cuda.blockDim.x, 0)
-    for row in range(cuda.blockIdx.y, num_reqs + 1, cuda.gridDim.y):
+    for row in strided(cuda.blockIdx.y, num_reqs + 1, cuda.gridDim.y):
         begin = max(query_start_loc[row], 0)
         end = query_start_loc[row + 1] if row < num_reqs else indices.size
-        for token in range(begin + first, min(end, indices.size), stride):
+        for token in strided(begin + first, min(end, indices.size), stride):
             indices[token] = row if row < num_reqs else NO_REQUEST
 
 

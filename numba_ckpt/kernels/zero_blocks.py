@@ -2,8 +2,9 @@
 
 from numba_ckpt._array import Array, DeviceBackend, backend_of
 from numba_ckpt._check import check_array
-from numba_ckpt._jit import cuda, host_loop, kernel
-from numba_ckpt.kernels._launch import launch_grid
+from numba_ckpt._jit import address_of, cuda, host_loop, kernel, strided
+from numba_ckpt.kernels._launch import launch_grid, num_run_threads
+from numba_ckpt.kernels._runs import zero_run
 from numba_ckpt.kernels.block_pieces import BlockPieces, check_block_ids
 from numba_ckpt.rules import global_index, is_inside, is_pool_block
 
@@ -23,12 +24,11 @@ def _zero_blocks_host(words, pieces, num_blocks, block_ids):  # type: ignore[no-
 def _zero_blocks_kernel(words, pieces, num_blocks, block_ids):  # type: ignore[no-untyped-def]
     first = global_index(cuda.blockIdx.x, cuda.blockDim.x, cuda.threadIdx.x)
     step = global_index(cuda.gridDim.x, cuda.blockDim.x, 0)
-    for pair in range(cuda.blockIdx.y, block_ids.size * pieces.shape[0], cuda.gridDim.y):
-        block, piece = block_ids[pair // pieces.shape[0]], pair % pieces.shape[0]
-        start, size = global_index(block, pieces[piece, 1], pieces[piece, 0]), pieces[piece, 2]
-        if is_pool_block(block, num_blocks) & is_inside(start + size - 1, words.size):
-            for word in range(first, size, step):
-                words[start + word] = 0
+    for k in strided(cuda.blockIdx.y, block_ids.size, cuda.gridDim.y):
+        for piece in strided(cuda.blockIdx.z, pieces.shape[0], cuda.gridDim.z):
+            start, size = global_index(block_ids[k], pieces[piece, 1], pieces[piece, 0]), pieces[piece, 2]
+            if is_pool_block(block_ids[k], num_blocks) & is_inside(start + size - 1, words.size):
+                zero_run(address_of(words, (start,)), size, words.itemsize, first, step)
 
 
 def zero_blocks(blocks: BlockPieces, block_ids: Array) -> None:
@@ -63,7 +63,8 @@ def zero_blocks(blocks: BlockPieces, block_ids: Array) -> None:
     backend = backend_of(words=blocks.words, pieces=blocks.pieces, block_ids=block_ids)
     arguments = blocks.words, blocks.pieces, blocks.num_blocks, block_ids
     if isinstance(backend, DeviceBackend):
-        shape = block_ids.size * blocks.pieces.shape[0], blocks.max_words
+        num_threads = num_run_threads(blocks.max_words, blocks.words.itemsize)
+        shape = blocks.pieces.shape[0], block_ids.size, num_threads
         launch_grid(backend, _zero_blocks_kernel, shape, arguments)
     else:
         check_block_ids("block_ids", block_ids, blocks.num_blocks)

@@ -27,7 +27,7 @@ from numba_ckpt.rules import (
     TABLE_PARTS,
     TABLE_START,
     TABLE_WINDOW,
-    ceil_div,
+    ceil_to,
     is_multiple,
 )
 
@@ -149,7 +149,7 @@ class TableLayout:
                 do = "describe each group's table in one"
                 refuse("groups", "a sequence of TableGroup", type(group).__name__, do, ArgumentTypeError)
         self.num_rows = check_int("num_rows", num_rows, 0)
-        sizes = [ceil_div(num_rows * group.num_cols, _START_MULTIPLE) * _START_MULTIPLE for group in self.groups]
+        sizes = [ceil_to(num_rows * group.num_cols, _START_MULTIPLE) for group in self.groups]
         self._starts = list(accumulate(map(int, sizes), initial=0))
         self.num_entries = self._starts[-1]
         self.max_num_cols = max((group.num_cols for group in self.groups), default=0)

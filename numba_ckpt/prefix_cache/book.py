@@ -26,7 +26,10 @@ NUM_SIZES = 8
     LOOKUPS,
     PROMPT_TOKENS,
     HIT_TOKENS,
-    LOST_TOKENS,
+    LOST_TO_BOUNDARIES,
+    LOST_TO_ATTENTION,
+    LOST_TO_STATES,
+    LOST_TO_WRITING,
     STATES_REUSED,
     CHECKPOINTS_RESERVED,
     CHECKPOINTS_WRITTEN,
@@ -35,7 +38,7 @@ NUM_SIZES = 8
     CHECKPOINTS_SKIPPED,
     COPIES,
     NUM_COUNTERS,
-) = range(12)
+) = range(15)
 _GROUPS_AT = 24
 # Columns of `Book.unkept`.
 KEY0, KEY1, GROUP, POSITION, START, END, REASON, NUM_EVICTED_BEFORE, UNKEPT_FIELDS = range(9)
@@ -56,7 +59,7 @@ class Book(NamedTuple):
     counters : ndarray
         int64 [16].
     groups : ndarray
-        int64 [groups, NUM_FIELDS], `CacheConfig.group_rows`.
+        int64 [groups, NUM_FIELDS], `CacheConfig.group_rows`; one column counts.
     unkept : ndarray
         int64 [NUM_REMEMBERED, UNKEPT_FIELDS]; a row is the two halves of a key, its group, the boundary, the chunk's
         start and end, a reason, and how many keys had been evicted before.

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from numba_ckpt.cache.pool_calls import find_each_block
 from numba_ckpt.prefix_cache.book import DECLINED, GROUP, NO_BLOCKS, NOT_WORTH_IT, NUM_EVICTED_BEFORE
-from numba_ckpt.prefix_cache.longest_hit import mark_keys
 from numba_ckpt.prefix_cache.observer import UnkeptState, unkept_state
 from numba_ckpt.prefix_cache.request import CachedRequest
-from numba_ckpt.rules import checkpoint_col, checkpoint_position, is_multiple
+from numba_ckpt.rules import NULL_BLOCK_ID, checkpoint_col, checkpoint_position, is_multiple
 
 if TYPE_CHECKING:
     from numba_ckpt.prefix_cache.manager import HybridPrefixCache
@@ -68,9 +68,10 @@ class PrefixCauses:
         self._codes = self._classify().tolist()
 
     def _marks(self, words: np.ndarray) -> np.ndarray:
-        marks = np.empty(self._shape, np.bool_)
-        mark_keys(words, self._keys, marks)
-        return marks
+        found = np.empty(self._shape[::-1], np.int32)
+        for group, blocks in enumerate(found):
+            find_each_block(words, self._keys, group, blocks)
+        return found.T != NULL_BLOCK_ID
 
     def _latest(self, keys: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
         """Return the latest event of each unit and group; a ring has the last of `count`, keys uint64 [n, 2]."""

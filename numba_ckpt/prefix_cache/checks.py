@@ -13,11 +13,21 @@ from numba_ckpt.prefix_cache.request import CachedRequest
 from numba_ckpt.prefix_cache.retention import Retention
 from numba_ckpt.prefix_cache.step import CacheStep
 
-__all__ = ["check_abort", "check_commit", "check_idle", "check_known", "check_next_chunk", "check_parts", "check_step"]
+__all__ = [
+    "check_abort",
+    "check_commit",
+    "check_idle",
+    "check_known",
+    "check_new_id",
+    "check_next_chunk",
+    "check_none_held",
+    "check_parts",
+    "check_step",
+]
 
 
 def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
-    """Refuse parts of a cache that are of another kind; hasher and ledger may be None."""
+    """Refuse parts of a cache that are of another kind or do not fit together; hasher and ledger may be None."""
     for name, value, kinds in (
         ("config", config, (CacheConfig,)),
         ("hasher", hasher, (PrefixHasher, NoneType)),
@@ -27,6 +37,18 @@ def check_parts(config: Any, hasher: Any, retention: Any, ledger: Any) -> None:
         if not isinstance(value, kinds):
             kind = kinds[0].__name__
             refuse(name, f"a {kind}", type(value).__name__, f"make a {kind}", ArgumentTypeError)
+    if hasher is not None and hasher.unit != config.hash_block_size:
+        refuse("hasher", f"unit {config.hash_block_size}", f"unit {hasher.unit}", "hash in the cache's unit")
+    if ledger is not None and ledger.is_in_use:
+        refuse("ledger", "a new one", "another cache's", "give each cache a ledger of its own")
+
+
+def check_new_id(requests: dict[str, CachedRequest], request_id: Any) -> None:
+    """Refuse anything but a name that none of a cache's `requests` has."""
+    if not isinstance(request_id, str):
+        refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
+    if request_id in requests:
+        refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
 
 
 def check_known(requests: dict[str, CachedRequest], request: Any) -> None:
@@ -44,6 +66,14 @@ def check_idle(requests: dict[str, CachedRequest], request: Any) -> None:
     if request.num_in_flight:
         got = f"{request.num_in_flight} in flight"
         refuse("request", "a request without open chunks", got, "commit or abort its steps first")
+
+
+def check_none_held(requests: dict[str, CachedRequest]) -> None:
+    """Refuse to go on while one of a cache's `requests` holds blocks."""
+    for request in requests.values():
+        if request.num_computed_tokens:
+            got = f"{request.request_id!r} with {request.num_computed_tokens} computed tokens"
+            refuse("requests", "none that holds blocks", got, "preempt or finish it first")
 
 
 def check_step(step: Any, cache: object) -> None:
@@ -80,8 +110,10 @@ def _check_declined(step: CacheStep, declined: Any) -> None:
     if not isinstance(declined, Set):
         got = type(declined).__name__
         refuse("declined", "a set of request ids", got, "name the requests in a set", ArgumentTypeError)
-    if unknown := declined - step.request_ids:
-        refuse("declined", "ids of requests with a chunk in this step", sorted(unknown, key=repr), "check the ids")
+    asked = {chunk.request.request_id for chunk in step.reservations if chunk.has_checkpoint}
+    if unknown := declined - asked:
+        expected, do = "ids of requests with a checkpoint in this step", "name those whose chunk `has_checkpoint`"
+        refuse("declined", expected, sorted(unknown, key=repr), do)
 
 
 def check_abort(step: CacheStep) -> None:

@@ -9,7 +9,7 @@ state group a chunk [start, end) touches these columns::
 
 import numpy as np
 
-from numba_ckpt._jit import borrow, host_loop, inlined_loop, int64
+from numba_ckpt._jit import atomic_loop, borrow, host_loop, inlined_loop, int64
 from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_loops import allocate_blocks, num_available, release_block, release_blocks
 from numba_ckpt.cache.pool_memory import cut_pool
@@ -121,7 +121,7 @@ def _place_state(group_row, table_row, blocks, start, end, row):  # type: ignore
     return taken + num_new
 
 
-@host_loop
+@atomic_loop
 def reserve_chunk(words, book, table, reserved, start, end, in_flight, last_boundary, junction):  # type: ignore[no-untyped-def]
     """Reserve what the chunk [start, end) writes, in all groups or in none; False if there are not enough blocks.
 
@@ -170,7 +170,7 @@ def drop_block(pool, table, group, col):  # type: ignore[no-untyped-def]
     table[group, col] = NULL_BLOCK_ID
 
 
-@host_loop
+@atomic_loop
 def undo_chunk(words, book, table, reserved, start, end):  # type: ignore[no-untyped-def]
     """Give back what `reserve_chunk` took for the chunk [start, end)."""
     pool, (_, counters, groups, _) = cut_pool(words), cut_book(book)
@@ -184,6 +184,8 @@ def undo_chunk(words, book, table, reserved, start, end):  # type: ignore[no-unt
         if reserved[group, OFFSET] > 0:
             drop_block(pool, table, group, reserved[group, CHECKPOINT_COL])
             counters[CHECKPOINTS_ABORTED] += 1
+        counters[CHECKPOINTS_SKIPPED] -= reserved[group, SKIPPED_OFFSET] > 0
+        counters[COPIES] -= reserved[group, COPY_FROM] != NULL_BLOCK_ID
         initial_col, running_col = running_state_col(start, size), running_state_col(end, size)
         if reserved[group, COPY_FROM] != NULL_BLOCK_ID:
             drop_block(pool, table, group, running_col)
@@ -196,7 +198,7 @@ def undo_chunk(words, book, table, reserved, start, end):  # type: ignore[no-unt
             _move_speculative(table[group], running_col, initial_col, groups[group, NUM_SPECULATIVE])
 
 
-@host_loop
+@atomic_loop
 def release_table(words, table):  # type: ignore[no-untyped-def]
     """Drop all that a request holds, each group's blocks from the last to the first."""
     pool, table = cut_pool(words), borrow(table)

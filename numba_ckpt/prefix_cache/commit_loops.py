@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numba_ckpt._jit import borrow, host_loop, inlined_loop, int64
+from numba_ckpt._jit import atomic_loop, borrow, host_loop, inlined_loop, int64
 from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_loops import publish_block, release_block
 from numba_ckpt.cache.pool_memory import NUM_EVICTED, cut_pool
@@ -69,14 +69,14 @@ def _collect(book, table, reserved, start, end, declined, last_boundary, junctio
     return found, count
 
 
-@host_loop
+@atomic_loop
 def collect_publications(words, table, reserved, start, end, declined, last_boundary, junction):  # type: ignore[no-untyped-def]
     """Return what the commit of a chunk may publish: int64 [n, 3], rows (block, tokens of its prefix, group)."""
     found, count = _collect(cut_book(words), table, reserved, start, end, declined, last_boundary, junction)
     return found[:count]
 
 
-@host_loop
+@atomic_loop
 def commit_chunk(words, book, keys, table, reserved, start, end, declined, last_boundary, junction):  # type: ignore[no-untyped-def]
     """Publish what the chunk [start, end) wrote, then drop what its request does not read any more.
 

@@ -17,8 +17,11 @@ __all__ = ["CacheConfig", "CacheGroup"]
 FULL, SLIDING_WINDOW, CHUNKED_LOCAL, STATE = range(4)
 KINDS = ("full", "sliding_window", "chunked_local", "state")
 
+MAX_SPECULATIVE_BLOCKS = 1024
+"""Every request's table row has as many columns more."""
+
 # Columns of `CacheConfig.group_rows`.
-KIND, BLOCK_SIZE, WINDOW, ALIGNMENT, NUM_SPECULATIVE, NUM_FIELDS = range(6)
+KIND, BLOCK_SIZE, WINDOW, ALIGNMENT, NUM_SPECULATIVE, TOKENS_SERVED, NUM_FIELDS = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class CacheGroup:
         ``"state"`` alone: the backend can export states at multiples of this many tokens from a query's start; None
         means that it cannot.
     num_speculative_blocks : int
-        ``"state"`` alone: blocks after the running state's that take the states after each draft token.
+        ``"state"`` alone: blocks after the running state's that take the states after each draft token; at most 1024.
 
     Raises
     ------
@@ -62,12 +65,9 @@ class CacheGroup:
         object.__setattr__(self, "block_size", check_int("block_size", self.block_size, 1))
         self._check_optional("window", self.kind in ("sliding_window", "chunked_local"), needed=True)
         self._check_optional("checkpoint_alignment", self.kind == "state", needed=False)
-        most = INT32_MAX if self.kind == "state" else 0
-        object.__setattr__(
-            self,
-            "num_speculative_blocks",
-            check_int("num_speculative_blocks", self.num_speculative_blocks, 0, most),
-        )
+        most = MAX_SPECULATIVE_BLOCKS if self.kind == "state" else 0
+        num_speculative = check_int("num_speculative_blocks", self.num_speculative_blocks, 0, most)
+        object.__setattr__(self, "num_speculative_blocks", num_speculative)
 
     def _check_optional(self, name: str, has_meaning: bool, needed: bool) -> None:
         value = getattr(self, name)
@@ -75,6 +75,15 @@ class CacheGroup:
             refuse(name, f"None for a group of kind {self.kind!r}", value, "leave it out")
         if has_meaning and (needed or value is not None):
             object.__setattr__(self, name, check_int(name, value, 1))
+
+
+def _common_multiple(name: str, *sizes: int) -> int:
+    """Return the least common multiple, refusing one that no count of tokens reaches."""
+    least = math.lcm(*sizes)
+    if least > INT32_MAX:
+        expected, do = f"sizes with a common multiple of at most {INT32_MAX}", "make one size a multiple of the other"
+        refuse(name, expected, f"{least}, the least of {', '.join(map(str, sorted({*sizes})))}", do)
+    return least
 
 
 def _check_groups(groups: Any) -> tuple[CacheGroup, ...]:
@@ -107,7 +116,8 @@ class CacheConfig:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        No groups, or block sizes that the hash block does not divide.
+        No groups, block sizes that the hash block does not divide, or sizes without a common multiple of at most
+        2^31 - 1.
 
     Notes
     -----
@@ -138,10 +148,11 @@ class CacheConfig:
         lookahead = check_int("num_hash_lookahead_tokens", self.num_hash_lookahead_tokens, 0)
         object.__setattr__(self, "num_hash_lookahead_tokens", lookahead)
         unit = check_int("hash_block_size", self.hash_block_size, 1)
+        common = _common_multiple("block_size", unit, *self._attention_sizes())
         if self.cache_hit_alignment_tokens is None:
-            sizes = (group.block_size for group in self.groups if group.kind != "state")
-            object.__setattr__(self, "cache_hit_alignment_tokens", math.lcm(unit, *sizes))
+            object.__setattr__(self, "cache_hit_alignment_tokens", common)
         alignment = check_int("cache_hit_alignment_tokens", self.cache_hit_alignment_tokens, 1)
+        _common_multiple("cache_hit_alignment_tokens", alignment, *self._attention_sizes())
         for name, size in (
             ("cache_hit_alignment_tokens", alignment),
             *(("block_size", g.block_size) for g in self.groups),
@@ -157,8 +168,10 @@ class CacheConfig:
     @property
     def hit_step(self) -> int:
         """Tokens between two boundaries that all groups can serve: attention blocks are shared whole."""
-        sizes = (group.block_size for group in self.groups if group.kind != "state")
-        return math.lcm(self.cache_hit_alignment_tokens or 1, *sizes)
+        return math.lcm(self.cache_hit_alignment_tokens or 1, *self._attention_sizes())
+
+    def _attention_sizes(self) -> list[int]:
+        return [group.block_size for group in self.groups if group.kind != "state"]
 
     def last_boundary(self, num_tokens: int) -> int:
         """Return the last boundary of a prompt that a hit may reach, in tokens."""
@@ -196,7 +209,8 @@ class CacheConfig:
     def geometry_of(self, group: CacheGroup) -> CheckpointGeometry:
         """Return the checkpoint geometry of a state group, with the alignment that all state groups share."""
         alignments = [g.checkpoint_alignment for g in self.groups if g.kind == "state"]
-        shared = None if None in alignments else math.lcm(*(alignment or 1 for alignment in alignments))
+        known = [alignment for alignment in alignments if alignment is not None]
+        shared = _common_multiple("checkpoint_alignment", *known) if len(known) == len(alignments) else None
         return CheckpointGeometry(
             self.hash_block_size,
             group.block_size,
@@ -213,7 +227,7 @@ class CacheConfig:
         return [unit, alignment, int(self.drop_eagle_block), self.num_hash_lookahead_tokens, self.hit_step]
 
     def group_rows(self) -> np.ndarray:
-        """Return the groups as compiled loops read them: int64 [groups, NUM_FIELDS]."""
+        """Return the groups as compiled loops read them, nothing served yet: int64 [groups, NUM_FIELDS]."""
         rows = np.zeros((len(self.groups), NUM_FIELDS), np.int64)
         for row, group in zip(rows, self.groups, strict=True):
             row[KIND], row[BLOCK_SIZE], row[WINDOW] = KINDS.index(group.kind), group.block_size, group.window or 0

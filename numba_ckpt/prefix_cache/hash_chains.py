@@ -55,9 +55,16 @@ class SipHashChain:
     """SipHash-2-4-128 throughout; how, and why it is sound, says `numba_ckpt.prefix_cache.siphash_units`."""
 
     def __init__(self, key: bytes, unit: int) -> None:
-        self._unit = unit
         names = ("salt", "extra", "content", "chain")
-        self._keys = {name: key_words(siphash128(key, f"numba_ckpt {name} {unit}".encode())) for name in names}
+        keys = {name: key_words(siphash128(key, f"numba_ckpt {name} {unit}".encode())) for name in names}
+        self.__setstate__((unit, keys))
+
+    def __getstate__(self) -> tuple[int, dict[str, np.ndarray]]:
+        return self._unit, self._keys
+
+    def __setstate__(self, state: tuple[int, dict[str, np.ndarray]]) -> None:
+        self._unit, self._keys = state
+        # Each copy remembers salts for itself: what is remembered cannot be pickled.
         self._started = functools.lru_cache(maxsize=256)(self._start)
 
     def start(self, salt: bytes) -> np.ndarray:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numba_ckpt._jit import borrow, host_loop, inlined_loop
+from numba_ckpt._jit import atomic_loop, borrow, host_loop, inlined_loop
 from numba_ckpt.cache.key_table import find_block
 from numba_ckpt.cache.pool_loops import acquire_blocks
 from numba_ckpt.cache.pool_memory import NUM_CACHED, cut_pool
@@ -13,16 +13,28 @@ from numba_ckpt.prefix_cache.book import (
     HIT_STEP,
     HIT_TOKENS,
     LOOKUPS,
-    LOST_TOKENS,
+    LOST_TO_ATTENTION,
+    LOST_TO_BOUNDARIES,
+    LOST_TO_STATES,
+    LOST_TO_WRITING,
     PROMPT_TOKENS,
     STATES_REUSED,
     UNIT,
     cut_book,
 )
-from numba_ckpt.prefix_cache.groups import BLOCK_SIZE, CHUNKED_LOCAL, FULL, KIND, SLIDING_WINDOW, STATE, WINDOW
+from numba_ckpt.prefix_cache.groups import (
+    BLOCK_SIZE,
+    CHUNKED_LOCAL,
+    FULL,
+    KIND,
+    SLIDING_WINDOW,
+    STATE,
+    TOKENS_SERVED,
+    WINDOW,
+)
 from numba_ckpt.rules import NULL_BLOCK_ID, ceil_div, floor_div, floor_to, local_chunk_start, sliding_window_start
 
-__all__ = ["find_holes", "first_needed_col", "look_up_prefix", "mark_keys"]
+__all__ = ["find_holes", "first_needed_col", "look_up_prefix"]
 
 
 @inlined_loop
@@ -195,9 +207,24 @@ def _fill_table(pool, prefix, groups, position, table):  # type: ignore[no-untyp
             end = min((col + 1) * size, position)
             table[group, col] = _block_at(prefix, end, group)
         acquire_blocks(pool, table[group])
+        # A state stands for all tokens before it.
+        groups[group, TOKENS_SERVED] += position if groups[group, KIND] == STATE else position - first * size
 
 
-@host_loop
+@inlined_loop
+def _count(counters, num_tokens, last_boundary, hit, ceiling, pending):  # type: ignore[no-untyped-def]
+    """Count a look-up: each of its tokens is served, or lost to one cause; first of all to not waiting."""
+    soon = max(hit, pending)
+    counters[LOOKUPS] += 1
+    counters[PROMPT_TOKENS] += num_tokens
+    counters[HIT_TOKENS] += hit
+    counters[LOST_TO_WRITING] += soon - hit
+    counters[LOST_TO_STATES] += max(ceiling - soon, 0)
+    counters[LOST_TO_ATTENTION] += last_boundary - max(ceiling, soon)
+    counters[LOST_TO_BOUNDARIES] += num_tokens - last_boundary
+
+
+@atomic_loop
 def look_up_prefix(words, pending_words, book, keys, table, num_tokens, last_boundary):  # type: ignore[no-untyped-def]
     """Find the longest hit of a prompt of `num_tokens`, hold its blocks in `table`, count it: (hit, ceiling, pending).
 
@@ -215,11 +242,9 @@ def look_up_prefix(words, pending_words, book, keys, table, num_tokens, last_bou
         pending = _find_pending(prefix, groups, known, hit)
     if hit > 0:
         _fill_table(pool, prefix, groups, hit, table)
-        counters[STATES_REUSED] += 1
-    counters[LOOKUPS] += 1
-    counters[PROMPT_TOKENS] += num_tokens
-    counters[HIT_TOKENS] += hit
-    counters[LOST_TOKENS] += ceiling - hit
+        for group in range(groups.shape[0]):
+            counters[STATES_REUSED] += groups[group, KIND] == STATE
+    _count(counters, num_tokens, last_boundary, hit, ceiling, pending)
     return hit, ceiling, pending
 
 
@@ -252,13 +277,3 @@ def find_holes(words, book, keys, last_boundary, holes):  # type: ignore[no-unty
                 holes[index, group] = 0 if is_known else beyond
     hit, _ = _find_hit(prefix, groups, _known_tokens(prefix, groups, 0))
     return hit
-
-
-@host_loop
-def mark_keys(words, keys, marks):  # type: ignore[no-untyped-def]
-    """Set `marks` [units, groups] where a pool has a block of the prefix and the group."""
-    pool, keys = cut_pool(words), borrow(keys)
-    for unit in range(marks.shape[0]):
-        for group in range(marks.shape[1]):
-            block = find_block(pool.blocks, pool.slots, keys[unit, 0], keys[unit, 1], group)
-            marks[unit, group] = block != NULL_BLOCK_ID

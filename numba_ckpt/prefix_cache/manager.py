@@ -16,14 +16,15 @@ import numpy as np
 
 from numba_ckpt._check import check_int, refuse
 from numba_ckpt.cache import BlockPool
-from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.prefix_cache.book import new_book
 from numba_ckpt.prefix_cache.checks import (
     check_abort,
     check_commit,
     check_idle,
     check_known,
+    check_new_id,
     check_next_chunk,
+    check_none_held,
     check_parts,
     check_step,
 )
@@ -32,7 +33,7 @@ from numba_ckpt.prefix_cache.commit_loops import commit_chunk
 from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
 from numba_ckpt.prefix_cache.groups import CacheConfig
-from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications
+from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications, check_published
 from numba_ckpt.prefix_cache.longest_hit import look_up_prefix
 from numba_ckpt.prefix_cache.observer import CacheObserver
 from numba_ckpt.prefix_cache.pending import PendingKeys
@@ -45,7 +46,9 @@ __all__ = ["HybridPrefixCache"]
 
 
 class HybridPrefixCache:
-    """One block pool and one index for all cache groups of a model; scheduler side, host only.
+    """One block pool and one index for all cache groups of a model; scheduler side, host only, one thread at a time.
+
+    Deep copies and pickles share nothing, and hold the hasher's secret; copy requests and open steps in the same call.
 
     Parameters
     ----------
@@ -58,7 +61,7 @@ class HybridPrefixCache:
     retention : Retention
         Which state boundaries are kept.
     ledger : WriteLedger, optional
-        Checks every published state against what the worker says it wrote.
+        Checks every published state against what the worker says it wrote; this cache's alone.
 
     Raises
     ------
@@ -95,11 +98,8 @@ class HybridPrefixCache:
         self.config = config
         self.pool = BlockPool(num_blocks)
         self.hasher = PrefixHasher(config.hash_block_size) if hasher is None else hasher
-        if self.hasher.unit != config.hash_block_size:
-            do = "hash in the cache's unit"
-            refuse("hasher", f"unit {config.hash_block_size}", f"unit {self.hasher.unit}", do)
         self.retention = retention
-        self.ledger = ledger
+        self.ledger = None if ledger is None else ledger.watch(self.pool)
         self._book = new_book([*config.sizes(), retention.interval], config.group_rows())
         self.observer = CacheObserver(config, self._book)
         self.pending = PendingKeys(self._book, config.hash_block_size)
@@ -108,7 +108,7 @@ class HybridPrefixCache:
     @property
     def counters(self) -> CacheCounters:
         """What has happened so far."""
-        return self.observer.counters
+        return self.observer.count(self.pool)
 
     def add(
         self, request_id: str, tokens: np.ndarray, salt: bytes = b"", extra_keys: Iterable[ExtraKey] = ()
@@ -118,10 +118,7 @@ class HybridPrefixCache:
         The id is not in use by another request, the prompt an integer array [T] of one token at least; the salt keeps
         tenants apart, extra keys what depends on more than tokens: an adapter, an image.
         """
-        if not isinstance(request_id, str):
-            refuse("request_id", "a str", f"{request_id!r} ({type(request_id).__name__})", "name it", ArgumentTypeError)
-        if request_id in self._requests:
-            refuse("request_id", "an id not in use", repr(request_id), "finish the other request first")
+        check_new_id(self._requests, request_id)
         hashed, keys = self.hasher.start_with(tokens, salt, extra_keys)
         num_tokens = hashed.num_tokens
         if num_tokens == 0:
@@ -150,13 +147,17 @@ class HybridPrefixCache:
         ------
         ArgumentError
             The request holds blocks already.
+        LedgerError
+            The ledger knows of a block whose content is not what its key says; nothing is held then.
         """
         check_known(self._requests, request)
         if request.num_computed_tokens:
             got = f"{request.num_computed_tokens} computed tokens"
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
+        if self.ledger is not None:
+            check_published(self, request)
         memory = self.pool.words, self.pending.words, self._book
-        prompt = request.keys, request.table, request.num_tokens, request.last_boundary
+        prompt = request.keys, request.table, request.num_prompt_tokens, request.last_boundary
         num_tokens, ceiling, pending = look_up_prefix(*memory, *prompt)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
         request.junction = ceiling if ceiling > num_tokens else 0
@@ -204,8 +205,7 @@ class HybridPrefixCache:
             return None
         reservation = ChunkReservation(request, start, end, reserved)
         if self.ledger is not None:
-            for group, block in reservation.new_states:
-                self.ledger.forget(group, block)
+            self.ledger.forget_all(reservation.new_states)
         self.pending.reserved(reservation)
         step.reservations.append(reservation)
         step.request_ids.add(request.request_id)
@@ -221,7 +221,8 @@ class HybridPrefixCache:
         step : CacheStep
             An open step whose work is done, or enqueued before that of any later step.
         declined : set of str
-            Ids of requests whose checkpoints the worker did not write; their running states were.
+            Ids of requests whose checkpoints the worker did not write; their running states were. Each
+            `has_checkpoint` in this step.
 
         Raises
         ------
@@ -233,9 +234,7 @@ class HybridPrefixCache:
         check_step(step, self)
         check_commit(step, declined)
         if self.ledger is not None:
-            for chunk in step.reservations:
-                is_declined = chunk.request.request_id in declined
-                check_publications(self.ledger, self.config, self._book, chunk, is_declined)
+            check_publications(self, self._book, step, declined)
         step.is_open = False
         for chunk in step.reservations:
             request, start, end, reserved = chunk
@@ -294,10 +293,7 @@ class HybridPrefixCache:
         ArgumentError
             A request holds blocks: what it goes on to publish would mix both.
         """
-        for request in self._requests.values():
-            if request.num_computed_tokens:
-                got = f"{request.request_id!r} with {request.num_computed_tokens} computed tokens"
-                refuse("requests", "none that holds blocks", got, "preempt or finish it first")
+        check_none_held(self._requests)
         published = self.observer.published(self.pool)
         self.pool.reset()
         self.observer.forget(published, self.pool.num_evicted)

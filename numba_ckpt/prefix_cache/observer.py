@@ -7,9 +7,9 @@ import numpy as np
 
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.cache.key_table import NO_GROUP
-from numba_ckpt.prefix_cache.book import INTERVAL, NUM_COUNTERS, NUM_UNKEPT, cut_book_words
+from numba_ckpt.prefix_cache.book import INTERVAL, NUM_COUNTERS, NUM_UNKEPT, Book, cut_book_words
 from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
-from numba_ckpt.prefix_cache.groups import CacheConfig
+from numba_ckpt.prefix_cache.groups import TOKENS_SERVED, CacheConfig
 
 __all__ = ["CacheObserver", "LastReset", "UnkeptState"]
 
@@ -74,15 +74,21 @@ class CacheObserver:
         self.words = words
         self.waits = self.steps_committed = self.steps_aborted = 0
         self.last_reset = LastReset(np.empty((0, 3), np.uint64), 0, 0)
-        self._book = cut_book_words(words)
         self._config, self._hit_step = config, config.hit_step
         self._is_even = config.hit_step == config.cache_hit_alignment_tokens
         self._has_warned = False
 
     @property
-    def counters(self) -> CacheCounters:
-        """What has happened so far."""
-        counts = [*self._book.counters[:NUM_COUNTERS].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+    def _book(self) -> Book:
+        # Cut when it is read, so that a copy of the cache reads its own.
+        return cut_book_words(self.words)
+
+    def count(self, pool: BlockPool) -> CacheCounters:
+        """Say what has happened so far, and how full the cache's `pool` is."""
+        book = self._book
+        counts = [*book.counters[:NUM_COUNTERS].tolist(), self.waits, self.steps_committed, self.steps_aborted]
+        counts += [pool.num_evicted, pool.num_held, pool.num_idle, pool.num_free]
+        counts.append(tuple(book.groups[:, TOKENS_SERVED].tolist()))
         return CacheCounters(*counts)
 
     def warn_of_prompt(self, num_tokens: int, last_boundary: int) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numba_ckpt._jit import borrow, host_loop
+from numba_ckpt._jit import atomic_loop, borrow
 from numba_ckpt.cache import BlockPool
 from numba_ckpt.cache.key_table import find_block, insert_block, remove_block
 from numba_ckpt.cache.pool_loops import allocate_blocks, release_block
@@ -17,7 +17,7 @@ Place = tuple[str, int]
 MIN_BLOCKS = 1024
 
 
-@host_loop
+@atomic_loop
 def _promise(words, keys, unit, found, promised):  # type: ignore[no-untyped-def]
     """Hold a block for each row (block, tokens of its prefix, group) of `found`, and fill `promised` with them."""
     pool, keys = cut_pool(words), borrow(keys)
@@ -34,7 +34,7 @@ def _promise(words, keys, unit, found, promised):  # type: ignore[no-untyped-def
             pool.counts[NUM_CACHED] += 1
 
 
-@host_loop
+@atomic_loop
 def _withdraw(words, promised):  # type: ignore[no-untyped-def]
     """Drop one hold on each block of `promised`; the last one on a block takes its key along."""
     pool = cut_pool(words)

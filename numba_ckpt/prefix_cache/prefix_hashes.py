@@ -90,6 +90,9 @@ class PrefixHasher:
     a chance of 2^-128 for each pair. They do not depend on the integer dtype of the tokens. There is no hash without a
     key on offer: whoever can make two prompts collide is served the other's state.
 
+    A pickled or copied hasher hashes like the original, in any process: what is pickled holds the secret, and whoever
+    reads it can make prompts collide. Guard it like a key, or share a `key` by other means.
+
     Examples
     --------
     >>> import numpy as np

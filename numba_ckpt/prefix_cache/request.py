@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
+from numba_ckpt.prefix_cache.chunk_loops import CHECKPOINT_BLOCK, COPY_FROM, INITIAL_BLOCK, OFFSET, RUNNING_BLOCK
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.prefix_hashes import PrefixState
 from numba_ckpt.rules import NULL_BLOCK_ID
@@ -112,6 +112,11 @@ class ChunkReservation(NamedTuple):
     start: int
     end: int
     groups: np.ndarray
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the worker is to write a checkpoint, in some group."""
+        return bool((self.groups[:, OFFSET] > 0).any())
 
     @property
     def new_states(self) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from numba_ckpt.replay.series import Sample
 
 __all__ = ["print_report", "report_record", "write_json"]
 
-_FORMAT = 2
+_FORMAT = 3
 _STAGE_LABELS = {
     "tokens": "making tokens",
     "hash": "hashing",

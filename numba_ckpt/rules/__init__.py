@@ -4,7 +4,8 @@ Every function here can be called from Python, from an ``@njit`` loop, from a ``
 simulator. None of them raises or touches an array; each states its domain.
 """
 
-from numba_ckpt.rules.arithmetic import ceil_div, floor_div, floor_to, is_multiple
+from numba_ckpt.rules.alignment import CHUNK_BYTES, aligned_head
+from numba_ckpt.rules.arithmetic import ceil_div, ceil_to, floor_div, floor_to, is_multiple
 from numba_ckpt.rules.attention_span import local_chunk_start, sliding_window_start
 from numba_ckpt.rules.checkpoint import (
     NO_ALIGNMENT,
@@ -67,6 +68,7 @@ __all__ = [
     "CAST_BFLOAT16",
     "CAST_FLOAT16",
     "CAST_NONE",
+    "CHUNK_BYTES",
     "DUMMY_ROW",
     "NO_ALIGNMENT",
     "NO_BLOCK_COL",
@@ -84,12 +86,14 @@ __all__ = [
     "TABLE_PARTS",
     "TABLE_START",
     "TABLE_WINDOW",
+    "aligned_head",
     "bfloat16_bits",
     "block_slot",
     "block_stop",
     "boundary_stop",
     "cast_bits",
     "ceil_div",
+    "ceil_to",
     "checkpoint_col",
     "checkpoint_position",
     "chunk_end",

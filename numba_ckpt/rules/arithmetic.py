@@ -5,9 +5,11 @@ that does not change from row to row, so the reciprocal is hoisted out of the lo
 magnitudes below 2^50 a float64 quotient misses the true one by less than half a unit at the place where it is rounded,
 so the result is exact; larger numbers take the hardware division. A loop that has shown its values to be small (by a
 mask) loses that branch to the compiler.
+
+On a GPU float64 is as dear as the division: there all rules divide in 32 bits where the numbers fit, which they do.
 """
 
-from numba_ckpt._jit import float64, int64, rule
+from numba_ckpt._jit import device_quotient, float64, int64, on_device, rule, uint64
 
 FLOAT_EXACT_LIMIT = 2**50
 # Adding and taking away 1.5 * 2^52 rounds a float64 below 2^51 in magnitude to the nearest integer.
@@ -32,6 +34,13 @@ def _float_quotient(n, divisor):  # type: ignore[no-untyped-def]
 
 
 @rule
+def _device_floor_div(n, divisor):  # type: ignore[no-untyped-def]
+    # floor(n / d) = ~floor(~n / d) for negative n.
+    sign = n >> 63
+    return int64(device_quotient(uint64(n ^ sign), uint64(divisor))) ^ sign
+
+
+@rule
 def floor_div(n: int, divisor: int) -> int:
     """Return the largest integer not above ``n / divisor``.
 
@@ -53,6 +62,8 @@ def floor_div(n: int, divisor: int) -> int:
     (1, -1, 1537228672809129301)
     """
     number = int64(n)
+    if on_device():
+        return _device_floor_div(number, int64(divisor))
     if _fits_float(number, divisor):
         return int64(_float_quotient(number, divisor))
     return number // int64(divisor)
@@ -94,9 +105,30 @@ def floor_to(n: int, unit: int) -> int:
     (4992, -8)
     """
     number = int64(n)
+    if on_device():
+        return _device_floor_div(number, int64(unit)) * int64(unit)
     if _fits_float(number, unit):
         return int64(_float_quotient(number, unit) * float64(unit))
     return number // int64(unit) * int64(unit)
+
+
+@rule
+def ceil_to(n: int, unit: int) -> int:
+    """Return the smallest multiple of `unit` not below `n`.
+
+    Parameters
+    ----------
+    n : int
+        Any int64 but the least.
+    unit : int
+        At least 1.
+
+    Examples
+    --------
+    >>> ceil_to(4999, 8), ceil_to(-9, 8)
+    (5000, -8)
+    """
+    return -floor_to(-int64(n), unit)
 
 
 @rule
@@ -116,6 +148,8 @@ def is_multiple(n: int, unit: int) -> bool:
     (False, True)
     """
     number = int64(n)
+    if on_device():
+        return _device_floor_div(number, int64(unit)) * int64(unit) == number
     if _fits_float(number, unit):
         return _round_to_integer(float64(number) * (1.0 / float64(unit))) * float64(unit) == float64(number)
     return number % int64(unit) == 0

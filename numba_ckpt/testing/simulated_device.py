@@ -128,7 +128,7 @@ class SimulatedDevice(DeviceBackend):
         if not event.done:
             self.wait()
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: int, arguments: tuple[Any, ...]) -> None:
         if not SIMULATED:
             raise MissingDependencyError(
                 "kernels: expected Numba's CUDA simulator, got a process without it; set NUMBA_ENABLE_CUDASIM=1"

@@ -7,7 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "numba_ckpt"
 FILES = sorted(PACKAGE.rglob("*.py"))
-COMPILED = {"rule", "host_loop", "fused_loop", "inlined_loop", "closed_loop", "strided_loop", "kernel"}
+COMPILED = {"rule", "host_loop", "atomic_loop", "fused_loop", "inlined_loop", "closed_loop", "strided_loop", "routine"}
+COMPILED |= {"kernel"}
 
 
 def name_of(path: Path) -> str:

@@ -77,6 +77,25 @@ def test_a_step_prepared_for_another_batch_is_refused(groups):
     step = helper.prepare(np.array([0, 1, 2]), np.array([0, 1, 2, 3]), has_prefill=True)
     with pytest.raises(ArgumentError, match=r"fast_prefill: expected logits of at most 2 requests, got 3"):
         build(groups, batch_of([1, 2], [30, 8]), step)
+    one_more = helper.prepare(np.array([0, 1]), np.array([0, 1, 2]), has_prefill=True)
+    with pytest.raises(ArgumentError, match=r"fast_prefill: expected logits of at most 1 tokens, got 2 of 2 staged"):
+        build(groups, batch_of([1, 0], [30, 8]), one_more)
     common = CommonAttentionMetadata(batch_of([1], [3]), 0, np.ones((1, 1), np.int32), np.arange(1))
     with pytest.raises(ArgumentError, match=r"fast_prefill: expected what FastPrefillHelper.prepare returned"):
         logits_batch(common)
+
+
+@pytest.mark.parametrize(
+    ("logits", "cu_num_logits", "got"),
+    [
+        ([0, 1, 2, 10, 99], [0, 3, 4, 5], "token 15 for logit 4, got 99"),  # beyond the batch
+        ([0, 1, 2, 10, 15], [0, 2, 4, 5], "token 1 for logit 0, got 0"),  # another request's
+        ([0, 1, 2, 9, 15], [0, 3, 4, 5], "token 10 for logit 3, got 9"),  # not the last one
+        ([2, 1, 0, 10, 15], [0, 3, 4, 5], "token 0 for logit 0, got 2"),
+    ],
+)
+def test_other_logits_than_of_last_tokens_are_refused(groups, logits, cu_num_logits, got):
+    helper = FastPrefillHelper(lambda num_tokens, **_: num_tokens, np.zeros(16, np.int32))
+    step = helper.prepare(np.array(logits), np.array(cu_num_logits), has_prefill=True)
+    with pytest.raises(ArgumentError, match=f"fast_prefill: expected each request's last tokens: {got}"):
+        build(groups, batch_of([3, 8, 5], [30, 8, 20]), step)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_ckpt.attention import AttentionCGSupport, AttentionGroup
+from numba_ckpt.attention import AttentionCGSupport, AttentionGroup, StepBatch, build_attn_metadata
 from numba_ckpt.attention.groups import init_attn_backend
 from numba_ckpt.cache import EncoderOnlyAttentionSpec, FullAttentionSpec, KVCacheGroup, StateSpec, UniformTypeSpecs
 from numba_ckpt.errors import ArgumentError
-from tests.attention.layers import PAGED, SPEC, Layer, backend, engine_config, kv_cache_config
+from tests.attention.layers import PAGED, SPEC, CommonBuilder, Layer, backend, engine_config, kv_cache_config
 
 OTHER = backend("Other")
 STATE = StateSpec(64, ((4, 8),), ("float32",))
@@ -56,6 +56,31 @@ def test_active_layers_keep_the_order_of_their_group(active):
     attn_groups, _, sizes = init_attn_backend(config, layers, engine_config(), active)
     assert names_of(attn_groups) == [[("d", "b", "a")], []]
     assert sizes == [16, 16]
+
+
+def test_metadata_is_not_taken_over_from_layers_with_other_heads():
+    class Builder(CommonBuilder):
+        supports_update_block_table = True
+        num_builds = 0
+
+        def build(self, common, common_prefix_len=0, **extra):
+            Builder.num_builds += 1
+            return self.num_heads
+
+        def update_block_table(self, metadata, block_table, slot_mapping):
+            return metadata
+
+    kind = backend("Planned")
+    kind.builder_class = classmethod(lambda cls: Builder)
+    layers = {"a": Layer(kind, num_heads=8), "b": Layer(kind, num_heads=4), "c": Layer(kind, num_heads=8)}
+    config = kv_cache_config((("a",), SPEC), (("b",), SPEC), (("c",), SPEC))
+    groups = init_attn_backend(config, layers, engine_config())[0]
+    assert [group.num_heads for (group,) in groups] == [8, 4, 8]
+    starts = np.array([0, 1])
+    batch = StepBatch(1, 1, starts, starts, np.array([1]), max_query_len=1, max_seq_len=1)
+    tables, slots = [np.ones((1, 1), np.int32)] * 3, np.zeros((3, 1), np.int64)
+    assert build_attn_metadata(groups, batch, tables, slots) == {"a": 8, "b": 4, "c": 8}
+    assert Builder.num_builds == 2
 
 
 def test_groups_without_views_stay_empty_and_keep_their_place():

@@ -8,12 +8,14 @@ from numba_ckpt.attention import (
     AttentionGroup,
     MultipleOf,
     check_peer_kernel_block_sizes,
+    init_attn_backend,
     prepare_kernel_block_sizes,
     select_kernel_block_size,
     select_peer_kernel_block_size,
 )
+from numba_ckpt.cache import StateSpec
 from numba_ckpt.errors import ArgumentError
-from tests.attention.layers import SPEC, backend, kv_cache_config
+from tests.attention.layers import SPEC, Layer, backend, engine_config, kv_cache_config
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,15 @@ def test_b71_peers_with_other_blocks_agree():
         check_peer_kernel_block_sizes({"tp1": [32], "tp2": (32,), "tp4": [64]})
     check_peer_kernel_block_sizes({"tp1": [32], "tp2": (32,)})
     check_peer_kernel_block_sizes({})
+
+
+def test_states_are_never_split():
+    state = StateSpec(1024, shapes=((4,),), dtypes=("float32",))
+    layers = {"m": Layer(backend("Scan", (16,))), "f": Layer(backend("Paged16", (16,)))}
+    layers["m"].num_heads = 0
+    groups, _, sizes = init_attn_backend(kv_cache_config((("m",), state), (("f",), SPEC)), layers, engine_config())
+    assert sizes == [1024, 16]
+    assert groups[0][0].metadata_builders[0].kernel_block_size == 1024
 
 
 def test_one_size_per_cache_group():

@@ -6,7 +6,6 @@ import pytest
 from numba_ckpt.attention import (
     AttentionCGSupport,
     CommonAttentionMetadata,
-    FastPrefillHelper,
     MetadataOptions,
     PagedAttentionBackend,
     PagedAttentionBuilder,
@@ -68,21 +67,13 @@ def test_the_step_is_handed_on_without_copies():
     assert metadata.batch is common.batch
     assert metadata.block_table is common.block_table
     assert metadata.slot_mapping is common.slot_mapping
-    assert (metadata.causal, metadata.common_prefix_len, metadata.logits_indices) == (False, 32, None)
+    assert (metadata.causal, metadata.common_prefix_len) == (False, 32)
 
 
 @pytest.mark.parametrize(("kernel_block_size", "block_size"), [(None, 16), (4, 4)])
 def test_blocks_are_the_kernels(kernel_block_size, block_size):
     builder = builder_of(kernel_block_size=kernel_block_size)
     assert builder.build(common_of(num_cols=10)).block_size == block_size
-
-
-def test_logits_of_a_fast_prefill_are_named():
-    step = FastPrefillHelper(lambda num_tokens, **_: 4, np.zeros(8, np.int32)).prepare(
-        np.array([2, 3]), np.array([0, 1, 2]), has_prefill=True
-    )
-    metadata = builder_of().build(common_of(fast_prefill=step))
-    assert metadata.logits_indices.tolist() == [2, 3, 3, 3]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The block pool against a plain model, and what it refuses."""
 
+import threading
 from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -128,6 +130,9 @@ BAD_CALLS = {
     "publishing a free block": lambda pool: pool.publish([3], KEYS, 0),
     "keys of another shape": lambda pool: pool.publish([1, 2], KEYS, 0),
     "signed keys": lambda pool: pool.publish([1], KEYS.astype(np.int64), 0),
+    "looking for signed keys": lambda pool: pool.find(KEYS.astype(np.int64), 0),
+    "looking for flat keys": lambda pool: pool.find(KEYS[0], 0),
+    "looking for no array": lambda pool: pool.find(None, 0),
     "a negative group": lambda pool: pool.publish([1], KEYS, -1),
 }
 
@@ -146,10 +151,26 @@ def test_a_million_blocks_take_less_than_200_mb():
     assert sum(array.nbytes for array in BlockPool(1_000_001).arrays) < 200e6
 
 
+def test_threads_that_allocate_at_once_get_different_blocks():
+    pool, barrier = BlockPool(1_200_001), threading.Barrier(2)
+
+    def take(_):
+        barrier.wait()
+        return [pool.allocate(60_000) for _ in range(10)]
+
+    pool.release(pool.allocate(1))  # compiled
+    with ThreadPoolExecutor(2) as threads:
+        taken = np.concatenate([blocks for done in threads.map(take, range(2)) for blocks in done])
+    assert taken.size == np.unique(taken).size == 1_200_000
+    assert pool.num_available == 0
+    pool.check_integrity()
+
+
 @pytest.mark.parametrize("stride", [lambda keys: keys[::2], lambda keys: keys[::-1], np.asfortranarray])
 def test_keys_of_any_strides_are_published_as_they_are(stride):
     pool, keys = BlockPool(40), stride(np.arange(64, dtype=np.uint64).reshape(32, 2))
     blocks = pool.allocate(len(keys))
     assert pool.publish(blocks, keys, group=0) == len(keys)
     assert pool.find(keys.copy(), group=0).tolist() == blocks.tolist()
+    assert pool.find(keys, group=0).tolist() == blocks.tolist()
     pool.check_integrity()

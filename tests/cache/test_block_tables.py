@@ -8,6 +8,7 @@ import pytest
 from numba_ckpt.cache import (
     BlockTables,
     CacheConfig,
+    CrossAttentionSpec,
     EngineConfig,
     FullAttentionSpec,
     KVCacheConfig,
@@ -22,6 +23,7 @@ from numba_ckpt.cache.table_groups import table_groups
 from numba_ckpt.errors import ArgumentError
 from numba_ckpt.planning import TableGroup
 from tests.cache.recorded_tables import block_table_sequences, check_sequence
+from tests.kernels.lists import written_entries
 
 LIMITS = LimitsConfig(max_num_requests=4, max_num_batched_tokens=64, max_model_len=4096)
 
@@ -99,6 +101,18 @@ def test_b19_only_sharded_groups_are_localised():
     assert slots == [[-1, 20, -1, 21, -1, 22, -1, 23], [*range(24, 32)], [-1] * 8, [-1, 16, -1, 17, -1, 18, -1, 19]]
 
 
+def test_states_and_encoders_tokens_have_no_slots_of_the_sequence():
+    cross = CrossAttentionSpec(4, 1, 8, max_encoder_len=16)
+    state = StateSpec(16, shapes=((4,),), dtypes=("float32",))
+    cache, config = config_of(cross, state)
+    tables = BlockTables.from_config(cache, config)
+    tables.append_block_ids(0, [[5], [6]])
+    tables.apply_staged_writes()
+    assert tables.compute_slot_mappings(rows(0), rows(0, 3), np.arange(3), 3).tolist() == [[-1] * 3] * 2
+    with pytest.raises(ArgumentError, match=r"kernel_block_sizes\[1\]: expected the block size 16, got 4"):
+        table_groups(cache, config, [4, 4])
+
+
 def test_b21_a_dummy_step_has_no_slots():
     tables = one_table()
     tables.append_block_ids(0, [[3]])
@@ -148,6 +162,18 @@ def test_staged_writes_of_one_row_in_one_step():
     tables.apply_staged_writes()
     gathered = tables.gather_block_tables(rows(0), 1)
     assert gathered[0].tolist() == [[0] * 6]  # an emptied row has nothing in use
+
+
+def test_staged_writes_never_overlap():
+    tables = one_table(width=8)
+    tables.append_block_ids(0, [[5, 6, 7]])
+    tables.append_block_ids(0, [[8]])
+    tables.append_block_ids(0, [[1]], overwrite=True)
+    tables.append_block_ids(0, [[2, 3]])  # in place of 6 and 7, which are not applied yet
+    tables.append_block_ids(0, [[4]])
+    assert len(written_entries(tables)) == 4
+    tables.apply_staged_writes()
+    assert tables.tables[0][0].tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
 
 
 def test_stale_entries_have_no_slots():

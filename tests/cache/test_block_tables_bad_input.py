@@ -94,7 +94,7 @@ def test_configurations_that_do_not_fit():
         ((None, config), "kv_cache_config: expected a KVCacheConfig"),
         ((cache, limits), "config: expected an EngineConfig, got dict"),
         ((cache, config, [16, 16]), "kernel_block_sizes: expected one size for each of 1 groups, got 2"),
-        ((cache, config, [5]), "kernel_block_size: expected a divisor of block_size"),
+        ((cache, config, [5]), r"kernel_block_sizes\[0\]: expected a divisor of the block size 16, got 5"),
     ]:
         with pytest.raises(ArgumentError, match=message):
             table_groups(*arguments)

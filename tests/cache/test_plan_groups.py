@@ -1,6 +1,8 @@
 """Planning groups and tensors from what layers cache."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from numba_ckpt.cache import (
     EncoderOnlyAttentionSpec,
@@ -11,7 +13,9 @@ from numba_ckpt.cache import (
     UniformTypeSpecs,
     groups_to_zero,
     plan_kv_cache,
+    plan_memory,
 )
+from numba_ckpt.cache.config import LAYOUTS
 from numba_ckpt.errors import ArgumentError
 from tests.cache.models import FULL, HYBRID, STATE, WINDOW
 
@@ -80,3 +84,28 @@ def test_what_has_to_be_zeroed():
     assert groups_to_zero(plan_kv_cache({"a": fp8, "b": WINDOW}, num_blocks=3)) == (0, 1)
     halves = StateSpec(8, ((4,),), ("float16",))
     assert groups_to_zero(plan_kv_cache({"a": FULL, "m": halves}, num_blocks=3)) == (1,)
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=4), st.integers(0, 200_000))
+def test_the_allocation_fits_into_the_bytes_that_are_there(sizes, available):
+    specs = {f"{size}": FullAttentionSpec(1, 1, size, "uint8", head_size_v=1) for size in sizes}
+    try:
+        plan = plan_kv_cache(specs, available_bytes=available)
+    except ArgumentError:
+        assert available < 2 * sum(spec.page_size_bytes + 256 for spec in specs.values())
+        return
+    for layout in LAYOUTS if len(set(sizes)) == 1 else ("LBHNC", "LBNHC"):
+        assert plan_memory(plan, layout).size_bytes <= available
+    more = [(plan.num_blocks + 1) * spec.page_size_bytes for spec in specs.values()]
+    assert sum(-(-size // 256) * 256 for size in more) > available
+
+
+def test_padded_pages_can_be_split_into_kernel_blocks():
+    full = FullAttentionSpec(528, num_kv_heads=1, head_size=64, dtype="bfloat16")
+    state = StateSpec(528, shapes=((3, 64), (40, 35, 25)), dtypes=("bfloat16", "float32"))
+    assert state.page_size_bytes > full.page_size_bytes
+    plan = plan_kv_cache({"m": state, "f": full}, num_blocks=4)
+    page = plan.groups[0].spec.page_size_bytes
+    assert (page % (528 * 2), page - state.page_size_bytes < 528 * 4) == (0, True)
+    for size in (16, 48, 176, 528):
+        assert plan_memory(plan, "LBNHC", [None, size]).layers["f"].views[0].shape[0] == 4 * 528 // size

@@ -1,5 +1,7 @@
 """Specs: page bytes, memory, table widths, merging and refusals."""
 
+from dataclasses import replace
+
 import pytest
 
 from numba_ckpt.cache import (
@@ -114,6 +116,22 @@ def test_uniform_specs_keep_each_layers_own():
     assert spec.block_table_width(CONFIG) == 256
     assert spec.with_layer("shared", "local").of("shared") is local
     assert hash(spec) == hash(UniformTypeSpecs((("global", FULL), ("local", local))))
+
+
+def test_layers_of_one_table_keep_the_same_blocks():
+    state = StateSpec(16, ((4,),), ("float32",))
+    changes = {
+        "cache_mode": "none",
+        "num_speculative_blocks": 1,
+        "num_checkpoint_blocks": 1,
+        "checkpoint_alignment": 8,
+        "block_size": 32,
+    }
+    for name, value in changes.items():
+        with pytest.raises(ArgumentError, match=f"specs: expected layers that can share .*{name}"):
+            UniformTypeSpecs((("a", state), ("b", replace(state, **{name: value}))))
+    other_shapes = replace(state, shapes=((4,), (8,)), dtypes=("float32", "float32"), page_size_padded=64)
+    assert UniformTypeSpecs((("a", state), ("b", other_shapes))).page_size_bytes == 16 + 64
 
 
 WINDOW = SlidingWindowSpec(16, 2, 64, sliding_window=32)

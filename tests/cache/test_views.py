@@ -203,7 +203,7 @@ BAD = {
     "float": (lambda: plan_memory(TWO, "LBHNC", [4.0]), r"kernel_block_sizes\[0\]: expected an integer"),
     "split states": (
         lambda: plan_memory(plan({"m": STATE}), "LBHNC", [4]),
-        r"kernel_block_sizes\[0\]: expected the block size 8 of 'm', got 4",
+        r"kernel_block_sizes\[0\]: expected the block size 8, got 4",
     ),
     "padding that cannot be split": (
         lambda: plan_memory(plan({"a": replace(FULL, page_size_padded=258)}), "LBHNC", [4]),

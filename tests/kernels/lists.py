@@ -1,6 +1,16 @@
 """Block tables made of plain lists: an oracle that uses neither the rules nor the package's arrays."""
 
 
+def written_entries(tables):
+    """Return the table entries that staged writes go to; no two to one, for a device applies them in any order."""
+    entries = []
+    for group, row, col, size, *_ in tables._staged.take(tables.num_blocks_cpu)[0].tolist():
+        num_parts = tables.layout.groups[group].num_parts
+        entries += [(group, row, col + part) for part in range(size * num_parts)]
+    assert len(set(entries)) == len(entries)
+    return entries
+
+
 class ListTables:
     def __init__(self, groups, num_rows):
         self.groups = groups

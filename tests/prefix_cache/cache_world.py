@@ -85,6 +85,7 @@ class CacheWorld:
         self.junctions[name] = hit.attention_tokens if hit.attention_tokens > hit.num_tokens else 0
         self.seen["hits"] += hit.num_tokens > 0
         self.seen["junctions"] += self.junctions[name] > 0
+        return hit
 
     def explain(self, name):
         """Ask why a request's prompt is found, or not: what is said must be so, and end where a look-up would."""
@@ -116,7 +117,10 @@ class CacheWorld:
         self.forming = [step]
         for name in dict.fromkeys(names):
             self._reserve(step, name, length, split)
-        declined = frozenset(step.request_ids if fate == DECLINES else ())
+        asked = frozenset(chunk.request.request_id for chunk in step.reservations if chunk.has_checkpoint)
+        declined = asked if fate == DECLINES else frozenset()
+        for name in step.request_ids - asked:
+            self._refused(lambda name=name: self.cache.commit(step, {name}))
         read, written = set(), set().union(*map(self.worker.blocks_written, step.reservations))
         if fate != WAITS and step.reservations:
             read = self.worker.execute(step, self.prompts, declined, fails=fate == FAILS)

@@ -173,7 +173,7 @@ def test_counters_add_up():
     counters = cache.counters
     assert (counters.lookups, counters.states_reused) == (4, 1)
     assert counters.prompt_tokens == 64 + 64 + 72 + 200
-    assert (counters.hit_tokens, counters.lost_tokens) == (48, 32)
+    assert (counters.hit_tokens, counters.lost_to_states) == (48, 32)
     settled = counters.checkpoints_written + counters.checkpoints_declined + counters.checkpoints_aborted
     assert counters.checkpoints_reserved == settled == 3
     assert counters.checkpoints_declined == 1

@@ -21,6 +21,7 @@ MESSAGE = re.compile(r"^(?P<name>[\w ]+): expected (?P<expected>.+?), got (?P<go
 GROUPS = CacheGroup("full", 4), CacheGroup("state", 8, checkpoint_alignment=2)
 CONFIG = CacheConfig(GROUPS, hash_block_size=4)
 PROMPT = np.arange(40)
+PRIMES = 2**31 - 1, 2**31 - 19
 
 
 def check_message(error, name, *words):
@@ -115,7 +116,13 @@ CALLS = {
     "a commit out of order": (lambda e: e.cache.commit(e.second), "step", "'piped'", "commit the earlier"),
     "declined in a list": (lambda e: e.cache.commit(e.open, ["running"]), "declined", "list"),
     "declined as a name": (lambda e: e.cache.commit(e.open, "running"), "declined", "str"),
-    "declined by someone else": (lambda e: e.cache.commit(e.open, {"fresh", "running"}), "declined", "['fresh']"),
+    "declined by someone else": (lambda e: e.cache.commit(e.open, {"fresh"}), "declined", "['fresh']"),
+    "no checkpoint to decline": (
+        lambda e: e.cache.commit(e.open, {"running"}),
+        "declined",
+        "['running']",
+        "checkpoint",
+    ),
     # abort
     "an abort again": (lambda e: e.cache.abort(e.aborted), "step", "committed or aborted"),
     "an abort after a commit": (lambda e: e.cache.abort(e.committed), "step", "committed or aborted"),
@@ -155,6 +162,13 @@ CALLS = {
         "63",
     ),
     "keys of another dtype": (lambda e: e.cache.pool.publish([0], np.zeros((1, 2)), 0), "keys", "float64"),
+    "keys in a list": (lambda e: e.cache.pool.publish([0], [[1, 2]], 0), "keys", "list"),
+    "float keys looked for": (lambda e: e.cache.pool.find(np.zeros((1, 2)), 0), "keys", "float64"),
+    "listed keys looked for": (lambda e: e.cache.pool.find([1], 0), "keys", "list"),
+    "one half of keys looked for": (lambda e: e.cache.pool.find(np.zeros(3, np.uint64), 0), "keys", "(n, 2)", "(3,)"),
+    "three halves looked for": (lambda e: e.cache.pool.find(np.zeros((1, 3), np.uint64), 0), "keys", "(1, 3)"),
+    "no group looked for": (lambda e: e.cache.pool.find(np.zeros((1, 2), np.uint64), None), "group", "None"),
+    "a negative one looked for": (lambda e: e.cache.pool.find(np.zeros((1, 2), np.uint64), -1), "group", "-1"),
     "fewer keys than blocks": (
         lambda e: e.cache.pool.publish([0, 0], np.zeros((1, 2), np.uint64), 0),
         "keys",
@@ -216,6 +230,27 @@ PARTS = {
         lambda: CacheGroup("state", 4, num_speculative_blocks=-1),
         "num_speculative_blocks",
         "-1",
+    ),
+    "more drafts than any table takes": (
+        lambda: CacheGroup("state", 4, num_speculative_blocks=2**31 - 1),
+        "num_speculative_blocks",
+        "[0, 1024]",
+    ),
+    "blocks without a common multiple": (
+        lambda: CacheConfig([CacheGroup("full", size) for size in PRIMES], 1),
+        "block_size",
+        "common multiple of at most 2147483647",
+        "2147483629, 2147483647",
+    ),
+    "an alignment and blocks without one": (
+        lambda: CacheConfig([CacheGroup("full", PRIMES[0])], 1, PRIMES[1]),
+        "cache_hit_alignment_tokens",
+        "common multiple",
+    ),
+    "checkpoints without one": (
+        lambda: CacheConfig([CacheGroup("state", 4, checkpoint_alignment=size) for size in PRIMES], 1),
+        "checkpoint_alignment",
+        "common multiple",
     ),
     "an alignment of no tokens": (lambda: CacheGroup("state", 4, None, 0), "checkpoint_alignment", "0"),
 }

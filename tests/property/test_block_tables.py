@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from numba_ckpt.cache import BlockTables
 from numba_ckpt.planning import TableGroup
-from tests.kernels.lists import ListTables
+from tests.kernels.lists import ListTables, written_entries
 
 
 @st.composite
@@ -39,6 +39,7 @@ def test_a_life_of_block_tables(groups, data):
             ]
             tables.append_block_ids(row, block_ids, overwrite)
             lists.append(row, block_ids, overwrite)
+        written_entries(tables)
         tables.apply_staged_writes()
         assert [table.tolist() for table in tables.tables] == lists.tables
 

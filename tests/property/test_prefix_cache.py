@@ -44,8 +44,8 @@ def draw_config(choose):
     return CacheConfig(groups, unit, alignment, choose([False, False, True]), choose([0, 0, 0, 1, 4]))
 
 
-def draw_world(choose):
-    return CacheWorld(draw_config(choose), choose([8, 16, 32, 64, 128]), Retention(choose([0, 0, 1, 4, 6])))
+def draw_world(choose, kind=CacheWorld):
+    return kind(draw_config(choose), choose([8, 16, 32, 64, 128]), Retention(choose([0, 0, 1, 4, 6])))
 
 
 def draw_prompt(choose, prompts):

@@ -42,7 +42,7 @@ def test_a_replay_reports_writes_and_draws(tmp_path):
         assert label in done.stdout
     record = json.loads(result.read_text())
     assert set(record) == {"format", "numba_ckpt", "trace", "options", "counts", "cache", "seconds", "series"}
-    assert record["format"] == 2
+    assert record["format"] == 3
     assert len({len(values) for values in record["series"].values()}) == 1
     assert record["series"]["input_tokens"][-1] == record["counts"]["input_tokens"]
     assert record["counts"]["requests"] == 60

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numba_ckpt._jit import host_loop
-from numba_ckpt.rules import ceil_div, floor_div, floor_to, is_multiple
+from numba_ckpt.rules import ceil_div, ceil_to, floor_div, floor_to, is_multiple
 
 INT64 = np.iinfo(np.int64)
 SMALL = [-9, -8, -7, -1, 0, 1, 7, 8, 9]
@@ -51,6 +51,8 @@ def test_floor_ceil_and_multiple_equal_python_ints(divisor):
             assert floor_to(n, divisor) == floor_of(n, divisor), (n, divisor)
         if n > INT64.min:
             assert ceil_div(n, divisor) == -(-n // divisor), (n, divisor)
+            if -floor_of(-n, divisor) <= INT64.max:
+                assert ceil_to(n, divisor) == -(-n // divisor) * divisor, (n, divisor)
 
 
 @pytest.mark.parametrize("divisor", DIVISORS)

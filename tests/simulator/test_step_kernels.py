@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_ckpt.kernels import _launch
+from numba_ckpt.kernels.gather_state_indices import gather_state_indices
 from numba_ckpt.kernels.running_state_indices import StateIndices, StateRows, running_state_indices
 from numba_ckpt.kernels.token_to_req_indices import token_to_req_indices
 from numba_ckpt.testing import SimulatedDevice
@@ -68,6 +69,17 @@ def test_blocks_beyond_int32_are_null_blocks_on_the_device(device):
     out = StateIndices(*map(device.put, buffers))
     running_state_indices(device.put(table), StateRows(*arrays, 2, 1, 8, 17), out)
     assert [device.get(array).tolist() for array in out] == [[0, 0], [[6, 0], [0, 0]], [True, False]]
+
+
+def test_padding_of_a_table_is_kept_on_both_sides(device):
+    # B15: an id of -1 is never clamped to a block; what does not fit int32 is nobody's block.
+    table, rows, cols = np.array([[-1, 7], [3, 2**32 + 5]]), np.array([0, 0, 1, 1]), np.array([0, 1, -1, 0])
+    on_host = gather_state_indices(table, rows, cols)
+    assert on_host.tolist() == [-1, 7, 0, 3]
+    arrays = device.put(table), device.put(rows), device.put(cols)
+    assert device.get(gather_state_indices(*arrays, (2, 2))).tolist() == on_host.tolist()
+    beyond = device.put(table), device.put(np.array([1])), device.put(np.array([1]))
+    assert device.get(gather_state_indices(*beyond, (2, 2))).tolist() == [0]
 
 
 @settings(deadline=None, max_examples=25)
