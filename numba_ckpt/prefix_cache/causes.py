@@ -71,7 +71,8 @@ class PrefixCauses:
         found = np.empty(self._shape[::-1], np.int32)
         for group, blocks in enumerate(found):
             find_each_block(words, self._keys, group, blocks)
-        return found.T != NULL_BLOCK_ID
+        marks: np.ndarray = found.T != NULL_BLOCK_ID
+        return marks
 
     def _latest(self, keys: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
         """Return the latest event of each unit and group; a ring has the last of `count`, keys uint64 [n, 2]."""

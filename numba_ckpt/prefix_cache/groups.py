@@ -109,7 +109,8 @@ class CacheConfig:
         `hash_block_size` and the block sizes of all attention groups divide: on a finer grid prompts would keep states
         that no hit can reach, because attention blocks are shared whole.
     drop_eagle_block : bool
-        Whether a hit gives up its last unit to speculative decoding.
+        Whether a hit gives up the last alignment unit of its prompt to speculative decoding. Wherever it ends, the
+        full-attention groups then have to know one hash block more, and know it by whole blocks.
     num_hash_lookahead_tokens : int
         Tokens beyond a boundary that its hash needs.
 
