@@ -41,7 +41,7 @@ NUM_SIZES = 8
 ) = range(15)
 _GROUPS_AT = 24
 # Columns of `Book.unkept`.
-KEY0, KEY1, GROUP, POSITION, START, END, REASON, UNKEPT_FIELDS = range(8)
+KEY0, KEY1, GROUP, POSITION, START, END, REASON, NUM_EVICTED_BEFORE, UNKEPT_FIELDS = range(9)
 # Why a state was not kept.
 NOT_ASKED, NOT_WORTH_IT, DECLINED, NO_BLOCKS = range(4)
 
@@ -62,7 +62,7 @@ class Book(NamedTuple):
         int64 [groups, NUM_FIELDS], `CacheConfig.group_rows`; one column counts.
     unkept : ndarray
         int64 [NUM_REMEMBERED, UNKEPT_FIELDS]; a row is the two halves of a key, its group, the boundary, the chunk's
-        start and end, and a reason.
+        start and end, a reason, and how many keys had been evicted before.
     """
 
     sizes: np.ndarray

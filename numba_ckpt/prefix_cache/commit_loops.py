@@ -5,7 +5,7 @@ import numpy as np
 from numba_ckpt._jit import atomic_loop, borrow, host_loop, inlined_loop, int64
 from numba_ckpt.cache.key_table import NO_GROUP
 from numba_ckpt.cache.pool_loops import publish_block, release_block
-from numba_ckpt.cache.pool_memory import cut_pool
+from numba_ckpt.cache.pool_memory import NUM_EVICTED, cut_pool
 from numba_ckpt.prefix_cache.book import (
     ALIGNMENT,
     CHECKPOINTS_DECLINED,
@@ -19,6 +19,7 @@ from numba_ckpt.prefix_cache.book import (
     NO_BLOCKS,
     NOT_ASKED,
     NOT_WORTH_IT,
+    NUM_EVICTED_BEFORE,
     NUM_UNKEPT,
     POSITION,
     REASON,
@@ -88,22 +89,24 @@ def commit_chunk(words, book, keys, table, reserved, start, end, declined, last_
         block, last = found[index, 0], floor_div(found[index, 1], parts.sizes[UNIT]) - 1
         if pool.blocks[block].group == NO_GROUP:
             publish_block(pool, block, keys[last, 0], keys[last, 1], found[index, 2])
-    _note_unkept(parts, keys, reserved, start, end, declined, last_boundary, junction)
+    num_evicted = pool.counts[NUM_EVICTED]
+    _note_unkept(parts, num_evicted, keys, reserved, start, end, declined, last_boundary, junction)
     _retire(pool, parts.groups, table, reserved, start, end)
 
 
 @host_loop
-def _note(book, keys, group, position, start, end, reason):  # type: ignore[no-untyped-def]
+def _note(book, num_evicted, keys, group, position, start, end, reason):  # type: ignore[no-untyped-def]
     """Remember a state that is not kept."""
     row = book.unkept[book.sizes[NUM_UNKEPT] % book.unkept.shape[0]]
     last = floor_div(position, book.sizes[UNIT]) - 1
     row[KEY0], row[KEY1] = int64(keys[last, 0]), int64(keys[last, 1])
     row[GROUP], row[POSITION], row[START], row[END], row[REASON] = group, position, start, end, reason
+    row[NUM_EVICTED_BEFORE] = num_evicted
     book.sizes[NUM_UNKEPT] += 1
 
 
 @host_loop
-def _note_unkept(book, keys, reserved, start, end, declined, last_boundary, junction):  # type: ignore[no-untyped-def]
+def _note_unkept(book, num_evicted, keys, reserved, start, end, declined, last_boundary, junction):  # type: ignore[no-untyped-def]
     """Count the checkpoints of a chunk that is done, and remember the states that it did not leave behind."""
     for group in range(book.groups.shape[0]):
         if book.groups[group, KIND] != STATE:
@@ -117,9 +120,12 @@ def _note_unkept(book, keys, reserved, start, end, declined, last_boundary, junc
             planned, reason = start + skipped, NO_BLOCKS
         is_kept = is_state_kept(planned, interval, last_boundary, junction, size)
         if start < planned < end and (offset == 0 or declined or not is_kept):
-            _note(book, keys, group, planned, start, end, reason)
+            _note(book, num_evicted, keys, group, planned, start, end, reason)
         if is_multiple(end, book.sizes[UNIT]) and not is_state_kept(end, interval, last_boundary, junction, size):
-            _note(book, keys, group, end, start, end, NOT_WORTH_IT)
+            _note(book, num_evicted, keys, group, end, start, end, NOT_WORTH_IT)
+        if planned != last_boundary and start < last_boundary < end:
+            # Outputs replayed in the same chunk have moved its checkpoint beyond the prompt's last boundary.
+            _note(book, num_evicted, keys, group, last_boundary, start, end, NOT_ASKED)
 
 
 @host_loop

@@ -5,22 +5,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from numba_ckpt.prefix_cache.book import DECLINED, NO_BLOCKS, NOT_WORTH_IT
-from numba_ckpt.prefix_cache.observer import UnkeptState
+from numba_ckpt.prefix_cache.causes import Cause, PrefixCauses
+from numba_ckpt.prefix_cache.groups import CacheConfig
+from numba_ckpt.prefix_cache.longest_hit import find_holes
 from numba_ckpt.prefix_cache.request import CachedRequest
-from numba_ckpt.rules import (
-    NULL_BLOCK_ID,
-    checkpoint_col,
-    floor_to,
-    is_multiple,
-)
+from numba_ckpt.rules import floor_to
 
 if TYPE_CHECKING:
     from numba_ckpt.prefix_cache.manager import HybridPrefixCache
 
 __all__ = ["BoundaryVerdict", "explain"]
-
-Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +28,17 @@ class BoundaryVerdict:
     group : int
         Index of the cache group; -1 where no group is asked.
     verdict : str
-        ``"hit"``, ``"being written"``, ``"evicted"``, ``"never stored"``, ``"unknown prefix"`` or ``"margin"``.
+        ``"hit"``, ``"margin"`` (what is left to compute, or has to be known beyond the boundary), or what became of
+        the block that is missing: ``"being written"``, ``"evicted"``, ``"reset"``, ``"never stored"``, ``"unknown
+        prefix"``. The latest cause wins.
     reason : str
-        More of it, in words.
+        More of it, in words. It names the block's end where that is not the boundary.
     """
 
     num_tokens: int
     group: int
     verdict: str
     reason: str
-
-
-def _why_not_kept(cache: "HybridPrefixCache", state: UnkeptState) -> str:
-    why = {
-        DECLINED: "the worker declined to write the checkpoint",
-        NOT_WORTH_IT: "retention did not keep it",
-        NO_BLOCKS: "the pool had no block left for the checkpoint",
-    }
-    return why.get(state.reason) or _why_invalid(cache, state)
-
-
-def _why_invalid(cache: "HybridPrefixCache", state: UnkeptState) -> str:
-    geometry = cache.config.geometry_of(cache.config.groups[state.group])
-    start, end, position = state.start, state.end, state.position
-    if geometry.checkpoint_alignment is None:
-        return "alignment: the backend cannot export states"
-    if not is_multiple(start, geometry.hash_block_size):
-        return f"start {start} is not on the hash grid of {geometry.hash_block_size}"
-    if checkpoint_col(end, geometry.state_block_size) * geometry.state_block_size < start:
-        return f"no block-table column between the initial state's and the running one's for [{start}, {end})"
-    if start + geometry.hash_block_size > position:
-        return f"below one unit: it lies less than {geometry.hash_block_size} tokens after the start {start}"
-    return f"alignment: offset {position - start} is no multiple of {geometry.checkpoint_alignment}"
 
 
 def explain(cache: "HybridPrefixCache", request: CachedRequest) -> list[BoundaryVerdict]:
@@ -82,7 +55,7 @@ def explain(cache: "HybridPrefixCache", request: CachedRequest) -> list[Boundary
     -------
     list of BoundaryVerdict
         Boundaries that no hit may reach first ("margin"), then one verdict for each group down to the longest
-        boundary that all of them serve.
+        boundary that all of them serve, which is what `HybridPrefixCache.look_up` finds. Linear in the prompt.
 
     Examples
     --------
@@ -94,53 +67,57 @@ def explain(cache: "HybridPrefixCache", request: CachedRequest) -> list[Boundary
     [(32, 0, 'unknown prefix'), (32, 1, 'unknown prefix'), (16, 0, 'unknown prefix'), (16, 1, 'unknown prefix')]
     """
     last, step = request.last_boundary, cache.config.hit_step
-    verdicts = [_margin(cache, position) for position in range(floor_to(request.num_tokens, step), last, -step)]
-    for position in range(floor_to(last, step), 0, -step):
-        asked = [_verdict(cache, request, (group, position)) for group in range(len(cache.config.groups))]
-        verdicts += asked
-        if all(verdict.verdict == "hit" for verdict in asked):
-            break
+    holes = np.zeros((last // step, len(cache.config.groups)), np.int64)
+    words = cache.pool.words, cache.observer.words
+    hit = find_holes(*words, request.keys, last, holes)
+    verdicts = [
+        _margin(cache.config, request, p) for p in range(floor_to(request.num_prompt_tokens, step), last, -step)
+    ]
+    explainer = _Explainer(cache, request)
+    for position in range(floor_to(last, step), max(hit, step) - step, -step):
+        asked = enumerate(holes[position // step - 1].tolist())
+        verdicts += [explainer.verdict(position, group, hole) for group, hole in asked]
     return verdicts
 
 
-def _margin(cache: "HybridPrefixCache", position: int) -> BoundaryVerdict:
-    why = "EAGLE margin: the last unit is given up" if cache.config.drop_eagle_block else "one token is left to compute"
+def _margin(config: CacheConfig, request: CachedRequest, position: int) -> BoundaryVerdict:
+    lookahead = config.num_hash_lookahead_tokens
+    if config.drop_eagle_block:
+        why = "EAGLE margin: the last unit is given up"
+    elif lookahead > 1:
+        why = f"minimum lookahead: a boundary's hash needs {lookahead} tokens after it"
+    else:
+        why = "one token is left to compute"
     return BoundaryVerdict(position, -1, "margin", why)
 
 
-def _verdict(cache: "HybridPrefixCache", request: CachedRequest, place: tuple[int, int]) -> BoundaryVerdict:
-    group, position = place
-    kind = cache.config.groups[group].kind
-    first, second = request.keys[position // cache.config.hash_block_size - 1].tolist()
-    if find_block_of(cache, (first, second, group)) != NULL_BLOCK_ID:
-        return BoundaryVerdict(position, group, "hit", f"the {kind} group holds it")
-    if kind == "state" and cache.observer.longest_pending(request, position - 1, position):
-        return BoundaryVerdict(position, group, "being written", "a running step has not been committed")
-    if (step := _eviction_step(cache, (first, second, group))) is not None:
-        return BoundaryVerdict(position, group, "evicted", f"in step {step}")
-    if states := cache.observer.unkept((first, second), group):
-        return BoundaryVerdict(position, group, "never stored", _why_not_kept(cache, states[-1]))
-    if kind == "state" and _is_known_to_attention(cache, request, position):
-        return BoundaryVerdict(position, group, "never stored", "attention longer than state: no chunk left one here")
-    why = "nobody computed these tokens with this salt"
-    return BoundaryVerdict(position, group, "unknown prefix", why)
+class _Explainer:
+    """Verdicts of one prompt; a block that many boundaries lack is looked into once."""
 
+    def __init__(self, cache: "HybridPrefixCache", request: CachedRequest) -> None:
+        self._groups, self._unit = cache.config.groups, cache.config.hash_block_size
+        self._causes, self._num_units = PrefixCauses(cache, request), len(request.keys)
+        self._found: dict[tuple[int, int], Cause] = {}
 
-def _eviction_step(cache: "HybridPrefixCache", key: Key) -> int | None:
-    evictions = cache.pool.arrays.evictions
-    same = (evictions["key0"] == key[0]) & (evictions["key1"] == key[1]) & (evictions["group"] == key[2])
-    same &= evictions["step"] > 0
-    return int(evictions["step"][same].max()) if same.any() else None
+    def verdict(self, position: int, group: int, hole: int) -> BoundaryVerdict:
+        """Return what a group says of a boundary; `hole` is where the block ends that it lacks, 0 if it lacks none."""
+        if not hole:
+            return BoundaryVerdict(position, group, "hit", self._why_hit(position, group))
+        if hole > self._num_units * self._unit:
+            why = f"EAGLE margin: the token after it is known by a block that ends on {hole}, beyond the prompt"
+            return BoundaryVerdict(position, group, "margin", why)
+        verdict, reason = self._cause(group, hole)
+        if hole > position:
+            why = f"EAGLE margin: the token after it is known by the block that ends on {hole}: {verdict}, {reason}"
+            return BoundaryVerdict(position, group, "margin", why)
+        where = f"the block that ends on {hole}: " if hole < position else ""
+        return BoundaryVerdict(position, group, verdict, where + reason)
 
+    def _why_hit(self, position: int, group: int) -> str:
+        is_held = self._causes.is_held[position // self._unit - 1, group]
+        return f"the {self._groups[group].kind} group {'holds it' if is_held else 'needs nothing here'}"
 
-def find_block_of(cache: "HybridPrefixCache", key: Key) -> int:
-    """Return the block that a key leads to, or the null block."""
-    first, second, group = key
-    found = cache.pool.find(np.array([[first, second]], np.uint64), group)
-    return int(found[0]) if found.size else NULL_BLOCK_ID
-
-
-def _is_known_to_attention(cache: "HybridPrefixCache", request: CachedRequest, position: int) -> bool:
-    key = request.keys[position // cache.config.hash_block_size - 1].tolist()
-    attention = [group for group, spec in enumerate(cache.config.groups) if spec.kind != "state"]
-    return any(find_block_of(cache, (*key, group)) != NULL_BLOCK_ID for group in attention)
+    def _cause(self, group: int, hole: int) -> Cause:
+        if (group, hole) not in self._found:
+            self._found[group, hole] = self._causes.of(hole // self._unit - 1, group)
+        return self._found[group, hole]

@@ -10,7 +10,7 @@ import numpy as np
 from numba_ckpt._check import INT32_MAX, check_bool, check_choice, check_int, refuse
 from numba_ckpt.errors import ArgumentTypeError
 from numba_ckpt.planning import CheckpointGeometry
-from numba_ckpt.rules import checkpoint_position
+from numba_ckpt.rules import checkpoint_position, floor_to, is_state_kept
 
 __all__ = ["CacheConfig", "CacheGroup"]
 
@@ -109,7 +109,8 @@ class CacheConfig:
         `hash_block_size` and the block sizes of all attention groups divide: on a finer grid prompts would keep states
         that no hit can reach, because attention blocks are shared whole.
     drop_eagle_block : bool
-        Whether a hit gives up its last unit to speculative decoding.
+        Whether a hit gives up the last alignment unit of its prompt to speculative decoding. Wherever it ends, the
+        full-attention groups then have to know one hash block more, and know it by whole blocks.
     num_hash_lookahead_tokens : int
         Tokens beyond a boundary that its hash needs.
 
@@ -177,6 +178,30 @@ class CacheConfig:
         """Return the last boundary of a prompt that a hit may reach, in tokens."""
         alignment = self.cache_hit_alignment_tokens or self.hash_block_size
         return checkpoint_position(num_tokens, alignment, self.drop_eagle_block, self.num_hash_lookahead_tokens)
+
+    def longest_hit(self, num_tokens: int) -> int:
+        """Return the longest hit that a prompt can have where every group holds all that it can, in tokens.
+
+        It is the last boundary where hits are as coarse as the attention blocks. Otherwise what the groups know may
+        end before, above all with EAGLE: the token after a hit is known only by whole attention blocks.
+        """
+        last, margin = self.last_boundary(num_tokens), self.hash_block_size if self.drop_eagle_block else 0
+        known = [floor_to(num_tokens, group.block_size) for group in self.groups if group.kind == "full"]
+        return int(floor_to(max(min([last, *(tokens - margin for tokens in known)]), 0), self.hit_step))
+
+    def keeps_states(self, longest_hit: int, last_boundary: int, interval: int) -> bool:
+        """Say whether a prompt's states are kept on any boundary that a hit can reach, junctions apart.
+
+        `interval` is the retention's.
+        """
+        sizes = [group.block_size for group in self.groups if group.kind == "state"]
+        boundaries = {last_boundary, *(floor_to(last_boundary, size) for size in sizes)}
+        if interval:
+            boundaries.add(floor_to(longest_hit, math.lcm(interval, self.hit_step)))
+        reachable = [p for p in boundaries if 0 < p <= longest_hit and p % self.hit_step == 0]
+        return not sizes or any(
+            all(is_state_kept(p, interval, last_boundary, 0, size) for size in sizes) for p in reachable
+        )
 
     def num_cols(self, num_tokens: int) -> int:
         """Return the block-table columns that a sequence needs in every group, speculative blocks included."""

@@ -1,11 +1,14 @@
 """The longest prefix that every group can serve, over a key table."""
 
+from typing import NamedTuple
+
+import numpy as np
+
 from numba_ckpt._jit import atomic_loop, borrow, host_loop, inlined_loop
 from numba_ckpt.cache.key_table import find_block
 from numba_ckpt.cache.pool_loops import acquire_blocks
-from numba_ckpt.cache.pool_memory import cut_pool
+from numba_ckpt.cache.pool_memory import NUM_CACHED, cut_pool
 from numba_ckpt.prefix_cache.book import (
-    ALIGNMENT,
     DROP_EAGLE,
     HIT_STEP,
     HIT_TOKENS,
@@ -31,7 +34,7 @@ from numba_ckpt.prefix_cache.groups import (
 )
 from numba_ckpt.rules import NULL_BLOCK_ID, ceil_div, floor_div, floor_to, local_chunk_start, sliding_window_start
 
-__all__ = ["count_waiting", "first_needed_col", "look_up_prefix"]
+__all__ = ["find_holes", "first_needed_col", "look_up_prefix"]
 
 
 @inlined_loop
@@ -47,71 +50,154 @@ def first_needed_col(kind, block_size, window, position):  # type: ignore[no-unt
     return col
 
 
+class Prefix(NamedTuple):
+    """A prompt's prefixes, and where their blocks may be, inside compiled loops.
+
+    Attributes
+    ----------
+    keys : ndarray
+        uint64 [units, 2].
+    unit, step, last_boundary, margin : int
+        Tokens of a hash block, between two boundaries, of the longest hit that may be, and after a boundary that the
+        full-attention groups have to know too.
+    blocks, slots : ndarray
+        Key table of what has been published.
+    pending_blocks, pending_slots : ndarray
+        Key table of what open steps are about to publish.
+    with_pending : bool
+        Whether the second table counts.
+    """
+
+    keys: np.ndarray
+    unit: int
+    step: int
+    last_boundary: int
+    margin: int
+    blocks: np.ndarray
+    slots: np.ndarray
+    pending_blocks: np.ndarray
+    pending_slots: np.ndarray
+    with_pending: bool
+
+
 @inlined_loop
-def _block_at(pool, keys, unit, end, group):  # type: ignore[no-untyped-def]
+def _prefix_of(pool, pending, sizes, keys, last_boundary, with_pending):  # type: ignore[no-untyped-def]
+    # With EAGLE, what a draft head wrote for a token depends on the token after it, which a hash block more tells.
+    margin = sizes[UNIT] if sizes[DROP_EAGLE] else 0
+    tables = pool.blocks, pool.slots, pending.blocks, pending.slots
+    return Prefix(keys, sizes[UNIT], sizes[HIT_STEP], last_boundary, margin, *tables, with_pending)
+
+
+@inlined_loop
+def _block_at(prefix, end, group):  # type: ignore[no-untyped-def]
     """Block whose key is the prefix of `end` tokens."""
-    last = floor_div(end, unit) - 1
-    return find_block(pool.blocks, pool.slots, keys[last, 0], keys[last, 1], group)
+    last = floor_div(end, prefix.unit) - 1
+    return find_block(prefix.blocks, prefix.slots, prefix.keys[last, 0], prefix.keys[last, 1], group)
 
 
-@host_loop
-def _attention_limit(pool, keys, unit, groups, limit):  # type: ignore[no-untyped-def]
-    """Tokens of the prefix whose blocks every full-attention group holds, at most `limit`."""
+@inlined_loop
+def _is_held(prefix, end, group):  # type: ignore[no-untyped-def]
+    """Whether a group holds the block that ends on `end`."""
+    last = floor_div(end, prefix.unit) - 1
+    key0, key1 = prefix.keys[last, 0], prefix.keys[last, 1]
+    block = find_block(prefix.blocks, prefix.slots, key0, key1, group)
+    if prefix.with_pending and block == NULL_BLOCK_ID:
+        block = find_block(prefix.pending_blocks, prefix.pending_slots, key0, key1, group)
+    return block != NULL_BLOCK_ID
+
+
+@inlined_loop
+def _known_tokens(prefix, groups, known):  # type: ignore[no-untyped-def]
+    """Tokens of the prefix whose blocks every full-attention group holds, the first `known` of which it does hold.
+
+    No more than a hit can use: a block that holds the last of them may end later, but inside the prompt.
+    """
+    last = prefix.keys.shape[0] * prefix.unit
+    most = min(prefix.last_boundary + prefix.margin, last)
     for group in range(groups.shape[0]):
         if groups[group, KIND] == FULL:
-            size, end = groups[group, BLOCK_SIZE], 0
-            while end + size <= limit and _block_at(pool, keys, unit, end + size, group) != NULL_BLOCK_ID:
+            size = groups[group, BLOCK_SIZE]
+            end = floor_to(known, size)
+            while end < most and end + size <= last and _is_held(prefix, end + size, group):
                 end += size
-            limit = min(limit, end)
+            most = min(most, end)
+    return most
+
+
+@inlined_loop
+def _window_limit(prefix, groups, group, position, seen):  # type: ignore[no-untyped-def]
+    """`position` if a group with a window serves it; else a limit below which the next one lies that it may serve.
+
+    The blocks from column `seen[group]` on have been found to be held, as far as a longer boundary reached: boundaries
+    are tried from the longest to the shortest, and no block is looked up twice.
+    """
+    size = groups[group, BLOCK_SIZE]
+    first = first_needed_col(groups[group, KIND], size, groups[group, WINDOW], position)
+    col, limit = min(seen[group], floor_div(position, size)), position
+    while col > first and limit == position:
+        if _is_held(prefix, col * size, group):
+            col -= 1
+        else:
+            # The windows of all boundaries down to the hole reach back over it.
+            limit = (col - 1) * size
+    seen[group] = col
     return limit
 
 
-@host_loop
-def _serves(pool, keys, unit, groups, group, position):  # type: ignore[no-untyped-def]
-    """Whether a group holds what a request that resumes at `position` reads."""
-    size = groups[group, BLOCK_SIZE]
-    if groups[group, KIND] == STATE:
-        return _block_at(pool, keys, unit, position, group) != NULL_BLOCK_ID
-    col = first_needed_col(groups[group, KIND], size, groups[group, WINDOW], position)
-    while col * size < position:
-        if _block_at(pool, keys, unit, (col + 1) * size, group) == NULL_BLOCK_ID:
-            return False
-        col += 1
-    return True
+@inlined_loop
+def _is_known(prefix, groups, position):  # type: ignore[no-untyped-def]
+    """Whether an attention group holds the block that ends on a boundary, be it needed there or not."""
+    known = False
+    for group in range(groups.shape[0]):
+        known = known or (groups[group, KIND] != STATE and _is_held(prefix, position, group))
+    return known
 
 
 @inlined_loop
-def _longest(pool, keys, unit, step, groups, limit, with_states):  # type: ignore[no-untyped-def]
-    position = floor_to(limit, step)
-    while position > 0:
-        served = True
-        # States first: they are the scarcest.
-        for group in range(groups.shape[0] - 1, -1, -1):
-            kind = groups[group, KIND]
-            if served and kind != FULL and (with_states or kind != STATE):
-                served = _serves(pool, keys, unit, groups, group, position)
-        if served:
-            break
-        position -= step
-    return position
+def _has_states(prefix, groups, position):  # type: ignore[no-untyped-def]
+    """Whether all state groups hold the state that ends on a boundary."""
+    complete = True
+    for group in range(groups.shape[0]):
+        complete = complete and (groups[group, KIND] != STATE or _is_held(prefix, position, group))
+    return complete
 
 
 @host_loop
-def _find_hit(pool, keys, sizes, groups, last_boundary):  # type: ignore[no-untyped-def]
-    """(hit, ceiling): the longest boundary that all groups serve, and that all attention groups serve.
+def _find_hit(prefix, groups, known):  # type: ignore[no-untyped-def]
+    """(hit, ceiling): the longest boundary that all groups serve, and that the attention groups know and serve.
 
-    Both are multiples of the hit step, at most `last_boundary`. With the EAGLE drop they lie one alignment unit below
-    what the attention groups know: what a draft head wrote for a unit's last token depends on the token after it.
+    `known` are tokens that all full-attention groups hold. An attention group may need nothing at a boundary and so
+    serve it from an empty cache; the ceiling is where one of them has been.
     """
-    unit, margin = sizes[UNIT], sizes[ALIGNMENT] if sizes[DROP_EAGLE] else 0
-    limit = min(last_boundary + margin, keys.shape[0] * unit)
-    limit = min(_attention_limit(pool, keys, unit, groups, limit) - margin, last_boundary)
-    ceiling = _longest(pool, keys, unit, sizes[HIT_STEP], groups, max(limit, 0), False)
-    return _longest(pool, keys, unit, sizes[HIT_STEP], groups, ceiling, True), ceiling
+    seen = np.full(groups.shape[0], prefix.keys.shape[0])
+    position = floor_to(max(min(known - prefix.margin, prefix.last_boundary), 0), prefix.step)
+    ceiling = 0
+    while position > 0:
+        limit = position
+        for group in range(groups.shape[0]):
+            if groups[group, KIND] == SLIDING_WINDOW or groups[group, KIND] == CHUNKED_LOCAL:
+                limit = min(limit, _window_limit(prefix, groups, group, position, seen))
+        if limit == position:
+            if ceiling == 0 and _is_known(prefix, groups, position):
+                ceiling = position
+            if _has_states(prefix, groups, position):
+                break
+            limit -= prefix.step
+        position = floor_to(limit, prefix.step)
+    return position, max(ceiling, position)
 
 
 @host_loop
-def _fill_table(pool, keys, unit, groups, position, table):  # type: ignore[no-untyped-def]
+def _find_pending(prefix, groups, known, hit):  # type: ignore[no-untyped-def]
+    """Hit that a prompt would have if all open steps were committed; 0 if that is no longer than `hit`."""
+    pending = 0
+    if hit < floor_to(prefix.last_boundary, prefix.step):
+        pending, _ = _find_hit(prefix, groups, _known_tokens(prefix, groups, known))
+    return pending if pending > hit else 0
+
+
+@inlined_loop
+def _fill_table(pool, prefix, groups, position, table):  # type: ignore[no-untyped-def]
     """Write the blocks that a request resuming at `position` reads into its table [groups, columns], and hold them."""
     for group in range(groups.shape[0]):
         size = groups[group, BLOCK_SIZE]
@@ -119,41 +205,75 @@ def _fill_table(pool, keys, unit, groups, position, table):  # type: ignore[no-u
         last = ceil_div(position, size) - 1
         for col in range(first, last + 1):
             end = min((col + 1) * size, position)
-            table[group, col] = _block_at(pool, keys, unit, end, group)
+            table[group, col] = _block_at(prefix, end, group)
         acquire_blocks(pool, table[group])
         # A state stands for all tokens before it.
         groups[group, TOKENS_SERVED] += position if groups[group, KIND] == STATE else position - first * size
 
 
 @inlined_loop
-def _count(counters, num_tokens, last_boundary, hit, ceiling):  # type: ignore[no-untyped-def]
-    """Count a look-up: each of its tokens is served, or lost to one cause."""
+def _count(counters, num_tokens, last_boundary, hit, ceiling, pending):  # type: ignore[no-untyped-def]
+    """Count a look-up: each of its tokens is served, or lost to one cause; first of all to not waiting."""
+    soon = max(hit, pending)
     counters[LOOKUPS] += 1
     counters[PROMPT_TOKENS] += num_tokens
     counters[HIT_TOKENS] += hit
-    counters[LOST_TO_STATES] += ceiling - hit
-    counters[LOST_TO_ATTENTION] += last_boundary - ceiling
+    counters[LOST_TO_WRITING] += soon - hit
+    counters[LOST_TO_STATES] += max(ceiling - soon, 0)
+    counters[LOST_TO_ATTENTION] += last_boundary - max(ceiling, soon)
     counters[LOST_TO_BOUNDARIES] += num_tokens - last_boundary
 
 
 @atomic_loop
-def look_up_prefix(words, book, keys, table, num_tokens, last_boundary):  # type: ignore[no-untyped-def]
-    """Find the longest hit of a prompt of `num_tokens`, hold its blocks in `table`, count it: (hit, ceiling)."""
-    pool, (sizes, counters, groups, _) = cut_pool(words), cut_book(book)
+def look_up_prefix(words, pending_words, book, keys, table, num_tokens, last_boundary):  # type: ignore[no-untyped-def]
+    """Find the longest hit of a prompt of `num_tokens`, hold its blocks in `table`, count it: (hit, ceiling, pending).
+
+    The last is the hit that the prompt would have if all open steps, whose keys are in the pool `pending_words`, were
+    committed; 0 if that is no longer.
+    """
+    pool, pending_pool, (sizes, counters, groups, _) = cut_pool(words), cut_pool(pending_words), cut_book(book)
     keys, table = borrow(keys), borrow(table)
-    hit, ceiling = _find_hit(pool, keys, sizes, groups, last_boundary)
+    prefix = _prefix_of(pool, pending_pool, sizes, keys, last_boundary, False)
+    known = _known_tokens(prefix, groups, 0)
+    hit, ceiling = _find_hit(prefix, groups, known)
+    pending = 0
+    if pending_pool.counts[NUM_CACHED] > 0:
+        prefix = _prefix_of(pool, pending_pool, sizes, keys, last_boundary, True)
+        pending = _find_pending(prefix, groups, known, hit)
     if hit > 0:
-        _fill_table(pool, keys, sizes[UNIT], groups, hit, table)
+        _fill_table(pool, prefix, groups, hit, table)
         for group in range(groups.shape[0]):
             counters[STATES_REUSED] += groups[group, KIND] == STATE
-    _count(counters, num_tokens, last_boundary, hit, ceiling)
-    return hit, ceiling
+    _count(counters, num_tokens, last_boundary, hit, ceiling, pending)
+    return hit, ceiling, pending
 
 
-@atomic_loop
-def count_waiting(book, hit, ceiling, pending):  # type: ignore[no-untyped-def]
-    """Count the tokens between a hit and the longer one that waiting would give as lost to that alone."""
-    counters = cut_book(book).counters
-    counters[LOST_TO_WRITING] += pending - hit
-    counters[LOST_TO_STATES] -= min(pending, ceiling) - hit
-    counters[LOST_TO_ATTENTION] -= max(pending - ceiling, 0)
+@host_loop
+def find_holes(words, book, keys, last_boundary, holes):  # type: ignore[no-untyped-def]
+    """Fill `holes` [boundaries, groups] with what each group lacks at each boundary; returns the longest hit.
+
+    Boundary i lies after i + 1 steps. An entry is the end of the block that the group lacks and that lies next to the
+    boundary, in tokens; 0 where it serves the boundary. It lies beyond the boundary where only the EAGLE margin is
+    missing, or can never be known.
+    """
+    pool, (sizes, _, groups, _) = cut_pool(words), cut_book(book)
+    prefix = _prefix_of(pool, pool, sizes, borrow(keys), last_boundary, False)
+    last, step = prefix.keys.shape[0] * prefix.unit, prefix.step
+    for group in range(groups.shape[0]):
+        kind, size, window, col, hole = groups[group, KIND], groups[group, BLOCK_SIZE], groups[group, WINDOW], 0, 0
+        for index in range(holes.shape[0]):
+            position = (index + 1) * step
+            if kind == STATE:
+                holes[index, group] = 0 if _is_held(prefix, position, group) else position
+                continue
+            while col * size < position:
+                col += 1
+                hole = hole if _is_held(prefix, col * size, group) else col * size
+            is_lacking = hole > first_needed_col(kind, size, window, position) * size
+            holes[index, group] = hole if is_lacking else 0
+            beyond = position + size
+            if kind == FULL and prefix.margin > 0 and (beyond > last or not is_lacking):
+                is_known = beyond <= last and _is_held(prefix, beyond, group)
+                holes[index, group] = 0 if is_known else beyond
+    hit, _ = _find_hit(prefix, groups, _known_tokens(prefix, groups, 0))
+    return hit

@@ -34,8 +34,9 @@ from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.ledger import WriteLedger, check_publications, check_published
-from numba_ckpt.prefix_cache.longest_hit import count_waiting, look_up_prefix
+from numba_ckpt.prefix_cache.longest_hit import look_up_prefix
 from numba_ckpt.prefix_cache.observer import CacheObserver
+from numba_ckpt.prefix_cache.pending import PendingKeys
 from numba_ckpt.prefix_cache.prefix_hashes import ExtraKey, PrefixHasher
 from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation, PrefixHit
 from numba_ckpt.prefix_cache.retention import PROVEN, Retention
@@ -101,6 +102,7 @@ class HybridPrefixCache:
         self.ledger = None if ledger is None else ledger.watch(self.pool)
         self._book = new_book([*config.sizes(), retention.interval], config.group_rows())
         self.observer = CacheObserver(config, self._book)
+        self.pending = PendingKeys(self._book, config.hash_block_size)
         self._requests: dict[str, CachedRequest] = {}
 
     @property
@@ -123,7 +125,7 @@ class HybridPrefixCache:
             refuse("tokens", "at least one token", "none", "drop the request")
         table = np.zeros((len(self.config.groups), self.config.num_cols(num_tokens)), np.int32)
         last_boundary = self.config.last_boundary(num_tokens)
-        self.observer.warn_of_short_prompt(num_tokens, last_boundary)
+        self.observer.warn_of_prompt(num_tokens, last_boundary)
         request = CachedRequest(request_id, num_tokens, hashed, keys, table, last_boundary)
         self._requests[request_id] = request
         return request
@@ -154,14 +156,12 @@ class HybridPrefixCache:
             refuse("request", "a request that holds nothing", got, "preempt it before another look-up")
         if self.ledger is not None:
             check_published(self, request)
-        arguments = request.keys, request.table, request.num_prompt_tokens, request.last_boundary
-        num_tokens, ceiling = look_up_prefix(self.pool.words, self._book, *arguments)
+        memory = self.pool.words, self.pending.words, self._book
+        prompt = request.keys, request.table, request.num_prompt_tokens, request.last_boundary
+        num_tokens, ceiling, pending = look_up_prefix(*memory, *prompt)
         request.num_computed_tokens = request.num_committed_tokens = num_tokens
         request.junction = ceiling if ceiling > num_tokens else 0
-        pending = self.observer.longest_pending(request, num_tokens, request.last_boundary)
-        if pending:
-            self.observer.waits += 1
-            count_waiting(self._book, num_tokens, ceiling, pending)
+        self.observer.waits += pending > 0
         return PrefixHit(num_tokens, ceiling, pending)
 
     def explain(self, request: CachedRequest) -> list[BoundaryVerdict]:
@@ -206,7 +206,7 @@ class HybridPrefixCache:
         reservation = ChunkReservation(request, start, end, reserved)
         if self.ledger is not None:
             self.ledger.forget_all(reservation.new_states)
-        self.observer.reserved(reservation)
+        self.pending.reserved(reservation)
         step.reservations.append(reservation)
         step.request_ids.add(request.request_id)
         request.num_computed_tokens = end
@@ -242,7 +242,7 @@ class HybridPrefixCache:
             commit_chunk(self.pool.words, self._book, request.keys, request.table, reserved, *written)
             request.num_in_flight -= 1
             request.num_committed_tokens = end
-            self.observer.settled(chunk)
+            self.pending.settled(chunk)
         self.observer.steps_committed += 1
 
     def abort(self, step: CacheStep, has_run: bool = True) -> None:
@@ -271,7 +271,7 @@ class HybridPrefixCache:
             request.num_computed_tokens = start
             request.num_in_flight -= 1
             request.has_lost_state |= has_run and chunk.moves_in_place
-            self.observer.settled(chunk)
+            self.pending.settled(chunk)
 
     def preempt(self, request: CachedRequest) -> None:
         """Drop all that a request holds; it starts over with a look-up, and finds what it had published."""
@@ -294,4 +294,6 @@ class HybridPrefixCache:
             A request holds blocks: what it goes on to publish would mix both.
         """
         check_none_held(self._requests)
+        published = self.observer.published(self.pool)
         self.pool.reset()
+        self.observer.forget(published, self.pool.num_evicted)

@@ -1,4 +1,4 @@
-"""What looks on while a cache works: prefixes being written, states not kept, and warnings."""
+"""What looks on while a cache works: counts, states not kept, keys forgotten in a reset, and warnings."""
 
 import warnings
 from typing import NamedTuple
@@ -6,17 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from numba_ckpt.cache import BlockPool
-from numba_ckpt.prefix_cache.book import GROUP, NUM_COUNTERS, NUM_REMEMBERED, NUM_UNKEPT, REASON, Book, cut_book_words
-from numba_ckpt.prefix_cache.chunk_loops import OFFSET
+from numba_ckpt.cache.key_table import NO_GROUP
+from numba_ckpt.prefix_cache.book import INTERVAL, NUM_COUNTERS, NUM_UNKEPT, Book, cut_book_words
 from numba_ckpt.prefix_cache.counters import CacheCounters, CacheWarning
 from numba_ckpt.prefix_cache.groups import TOKENS_SERVED, CacheConfig
-from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation
 
-__all__ = ["CacheObserver", "UnkeptState"]
-
-Prefix = tuple[int, int]
-Boundary = tuple[int, Prefix]
-Place = tuple[str, int]
+__all__ = ["CacheObserver", "LastReset", "UnkeptState"]
 
 
 class UnkeptState(NamedTuple):
@@ -32,41 +27,61 @@ class UnkeptState(NamedTuple):
         The boundary and the chunk, in tokens.
     reason : int
         `NOT_ASKED`, `NOT_WORTH_IT`, `DECLINED` or `NO_BLOCKS` of `numba_ckpt.prefix_cache.book`.
+    num_evicted_before : int
+        Keys that had been evicted before: what dates it.
     """
 
-    prefix: Prefix
+    prefix: tuple[int, int]
     group: int
     position: int
     start: int
     end: int
     reason: int
+    num_evicted_before: int
 
 
-class CacheObserver:
-    """Pending prefixes and memory of one cache; the cache tells it what happens.
-
-    A chunk is announced when somebody looks up while it is in flight: engines that commit before the next look-up pay
-    nothing.
+class LastReset(NamedTuple):
+    """The last time that a cache forgot all that had been published.
 
     Attributes
     ----------
+    keys : ndarray
+        uint64 [n, 3], what was forgotten then and in earlier resets: the two halves of a key and its group; as many as
+        the pool has blocks, the latest.
+    num_evicted, num_unkept : int
+        Keys evicted and states not kept before.
+    """
+
+    keys: np.ndarray
+    num_evicted: int
+    num_unkept: int
+
+
+class CacheObserver:
+    """Counters and memory of one cache.
+
+    Attributes
+    ----------
+    words : ndarray
+        The cache's book.
     waits, steps_committed, steps_aborted : int
         What compiled loops do not count.
+    last_reset : LastReset
+        What the cache was made to forget.
     """
 
     def __init__(self, config: CacheConfig, words: np.ndarray) -> None:
+        self.words = words
         self.waits = self.steps_committed = self.steps_aborted = 0
-        self._words = words
-        self._unit, self._hit_step = config.hash_block_size, config.hit_step
+        self.last_reset = LastReset(np.empty((0, 3), np.uint64), 0, 0)
+        self._config, self._hit_step = config, config.hit_step
+        self._is_even = config.hit_step == config.cache_hit_alignment_tokens
         self._has_warned = False
-        self._pending: dict[Boundary, int] = {}
-        self._unannounced: dict[Place, ChunkReservation] = {}
-        self._announced: dict[Place, list[Boundary]] = {}
 
     @property
     def _book(self) -> Book:
         # Cut when it is read, so that a copy of the cache reads its own.
-        return cut_book_words(self._words)
+        return cut_book_words(self.words)
 
     def count(self, pool: BlockPool) -> CacheCounters:
         """Say what has happened so far, and how full the cache's `pool` is."""
@@ -76,64 +91,49 @@ class CacheObserver:
         counts.append(tuple(book.groups[:, TOKENS_SERVED].tolist()))
         return CacheCounters(*counts)
 
-    def warn_of_short_prompt(self, num_tokens: int, last_boundary: int) -> None:
-        """Warn, once, of prompts into which the unit of a hit does not fit: they are never served."""
-        if last_boundary < self._hit_step and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"a prompt of {num_tokens} tokens can never be hit: hits are multiples of {self._hit_step} tokens and "
-                "leave one token (with EAGLE one unit) to compute; use a finer hash block or smaller attention blocks",
-                CacheWarning,
-                stacklevel=3,
-            )
-
-    def reserved(self, chunk: ChunkReservation) -> None:
-        """Take in a chunk whose boundaries are about to be written."""
-        self._unannounced[chunk.request.request_id, chunk.end] = chunk
-
-    def settled(self, chunk: ChunkReservation) -> None:
-        """Forget a chunk that was committed or undone."""
-        place = chunk.request.request_id, chunk.end
-        if self._unannounced.pop(place, None) is not None:
+    def warn_of_prompt(self, num_tokens: int, last_boundary: int) -> None:
+        """Warn, once, of prompts that are never served: too short a one, or one whose states no hit reaches."""
+        if self._has_warned or (self._is_even and last_boundary):
             return
-        for boundary in self._announced.pop(place):
-            self._pending[boundary] -= 1
-            if not self._pending[boundary]:
-                del self._pending[boundary]
+        if why := self._why_never_hit(num_tokens, last_boundary):
+            self._has_warned = True
+            warnings.warn(f"a prompt of {num_tokens} tokens can never be hit{why}", CacheWarning, stacklevel=3)
 
-    def _announce(self, place: Place, chunk: ChunkReservation) -> None:
-        request, start, end, groups = chunk
-        positions = {end, *(start + groups[groups[:, OFFSET] > 0, OFFSET]).tolist()}
-        proven = positions & {request.last_boundary, request.junction}
-        boundaries = [(p, self._prefix(request, p)) for p in proven if p % self._unit == 0]
-        self._announced[place] = boundaries
-        for boundary in boundaries:
-            self._pending[boundary] = self._pending.get(boundary, 0) + 1
+    def _why_never_hit(self, num_tokens: int, last_boundary: int) -> str:
+        longest, step = self._config.longest_hit(num_tokens), self._hit_step
+        if not longest:
+            return (
+                f": hits are multiples of {step} tokens and leave one token (with EAGLE one unit, or attention block) "
+                "to compute; use a finer hash block or smaller attention blocks"
+            )
+        if not self._config.keeps_states(longest, last_boundary, int(self._book.sizes[INTERVAL])):
+            return (
+                f" unless a chunk stops on a junction: its last state lies at {last_boundary}, hits are multiples of "
+                f"{step} up to {longest}; leave cache_hit_alignment_tokens out, or use smaller attention blocks"
+            )
+        return ""
 
-    def _prefix(self, request: CachedRequest, position: int) -> Prefix:
-        first, second = request.keys[position // self._unit - 1].tolist()
-        return first, second
+    def unkept_rows(self) -> tuple[np.ndarray, int]:
+        """Return where the book remembers states not kept, a ring int64 [n, UNKEPT_FIELDS], and how many there were."""
+        return self._book.unkept, int(self._book.sizes[NUM_UNKEPT])
 
-    def longest_pending(self, request: CachedRequest, above: int, limit: int) -> int:
-        """Return the longest boundary of the prompt in (above, limit] that a step is writing; 0 if there is none."""
-        if not self._unannounced and not self._pending:
-            return 0
-        while self._unannounced:
-            self._announce(*self._unannounced.popitem())
-        positions = {position for position, _ in self._pending if above < position <= limit}
-        found = (p for p in sorted(positions, reverse=True) if (p, self._prefix(request, p)) in self._pending)
-        return next(found, 0)
+    def unkept(self) -> list[UnkeptState]:
+        """Return the states that were not kept, oldest first."""
+        rows, count = self.unkept_rows()
+        return [unkept_state(row) for row in (np.roll(rows, -count, axis=0) if count > len(rows) else rows[:count])]
 
-    def unkept(self, prefix: Prefix | None = None, group: int = 0) -> list[UnkeptState]:
-        """Return the states that were not kept, oldest first: all that are remembered, or those of a prefix."""
-        book = self._book
-        count = int(book.sizes[NUM_UNKEPT])
-        rows = np.roll(book.unkept, -count, axis=0) if count > NUM_REMEMBERED else book.unkept[:count]
-        if prefix is not None:
-            keys = rows[:, :GROUP].view(np.uint64)
-            rows = rows[(keys == np.array(prefix, np.uint64)).all(axis=1) & (rows[:, GROUP] == group)]
-        prefixes = rows[:, :GROUP].view(np.uint64).tolist()
-        return [
-            UnkeptState((first, second), *row)
-            for (first, second), row in zip(prefixes, rows[:, GROUP : REASON + 1].tolist(), strict=True)
-        ]
+    def published(self, pool: BlockPool) -> np.ndarray:
+        """Return all that a pool's keys lead to: uint64 [n, 3], the halves of a key and its group."""
+        blocks = pool.arrays.blocks[pool.arrays.blocks["group"] != NO_GROUP]
+        columns = blocks["key0"], blocks["key1"], blocks["group"].astype(np.uint64)
+        return np.concatenate((np.stack(columns, axis=1), self.last_reset.keys))[: pool.num_blocks]
+
+    def forget(self, published: np.ndarray, num_evicted: int) -> None:
+        """Take in that all keys were forgotten, `published` among them."""
+        self.last_reset = LastReset(published, num_evicted, self.unkept_rows()[1])
+
+
+def unkept_state(row: np.ndarray) -> UnkeptState:
+    """Return a row of the book as a record."""
+    first, second = row[:2].view(np.uint64).tolist()
+    return UnkeptState((first, second), *row[2:].tolist())

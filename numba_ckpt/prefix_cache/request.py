@@ -21,9 +21,11 @@ class PrefixHit(NamedTuple):
     num_tokens : int
         The longest boundary that every group serves; the request resumes there.
     attention_tokens : int
-        The longest that the attention groups serve: what lies between is lost for want of a state.
+        The longest that the attention groups know and serve: what lies between is lost for want of a state. No more
+        than `num_tokens` where no attention group has been further, as on an empty cache or without such groups.
     pending_tokens : int
-        A longer boundary that a running step is about to write; 0 if there is none. Waiting for its commit pays.
+        The hit that the prompt would have if all open steps were committed now, no checkpoint declined; 0 if that is
+        no longer than `num_tokens`. Waiting for their commits pays.
     """
 
     num_tokens: int

@@ -18,7 +18,7 @@ from numba_ckpt.prefix_cache import (
     split_prefill,
 )
 from tests.prefix_cache.content_worker import ContentWorker, tokens_of
-from tests.prefix_cache.prefix_oracle import held_cols, longest_hit, publications
+from tests.prefix_cache.prefix_oracle import held_cols, last_boundary, longest_hit, publications, serves
 
 BUDGET = 16
 # What becomes of a step at the worker's.
@@ -38,8 +38,10 @@ class CacheWorld:
         self.hasher = PrefixHasher(config.hash_block_size, key=bytes(16))
         self.cache = HybridPrefixCache(config, num_blocks, self.hasher, retention, WriteLedger())
         self.config, self.pool, self.retention = config, self.cache.pool, retention
-        self.requests, self.prompts, self.junctions, self.open = {}, {}, {}, []
+        self.requests, self.prompts, self.junctions, self.open, self.forming = {}, {}, {}, [], []
         self.seen = Counter()
+        # (group, text) stored and texts computed since the last reset, and texts computed before it.
+        self.stored, self.computed, self.forgotten = set(), set(), set()
         self._keys = {}
         self._num_added = 0
         self.worker = ContentWorker(self.cache, self.key_of)
@@ -70,9 +72,13 @@ class CacheWorld:
 
     def look_up(self, name):
         request, prompt = self.requests[name], self.prompts[name]
-        expected = longest_hit(self.config, self.published(), prompt)
+        published = self.published()
+        expected = longest_hit(self.config, published, prompt)
+        soon, _ = longest_hit(self.config, published | self.pending(), prompt)
+        self.explain(name)
         hit = self.cache.look_up(request)
-        assert (hit.num_tokens, hit.attention_tokens) == expected
+        assert hit == (*expected, soon if soon > expected[0] else 0)
+        self.seen["waits"] += hit.pending_tokens > 0
         assert request.num_computed_tokens == hit.num_tokens < len(prompt.text)
         writing = set().union(*(opened.written for opened in self.open))
         assert writing.isdisjoint(request.table.ravel().tolist()), "served before its commit"
@@ -81,9 +87,34 @@ class CacheWorld:
         self.seen["junctions"] += self.junctions[name] > 0
         return hit
 
+    def explain(self, name):
+        """Ask why a request's prompt is found, or not: what is said must be so, and end where a look-up would."""
+        prompt, published, pending = self.prompts[name], self.published(), self.pending()
+        last, best = last_boundary(self.config, len(prompt.text)), []
+        for verdict in self.cache.explain(self.requests[name]):
+            place, said = (verdict.group, prompt.prefix(verdict.num_tokens)), verdict.verdict
+            self.seen[said] += 1
+            if verdict.group < 0:
+                assert last < verdict.num_tokens <= len(prompt.text)
+                continue
+            is_served = serves(self.config, verdict.group, published, prompt, verdict.num_tokens)
+            assert (said == "hit") == is_served
+            best = [p for p in best if p == verdict.num_tokens] + [verdict.num_tokens] * is_served
+            if said == "margin":
+                assert self.config.drop_eagle_block
+            elif "the block that ends on" not in verdict.reason and not is_served:
+                assert place not in published
+                assert (said == "being written") == (place in pending)
+                assert said != "evicted" or place in self.stored
+                assert said != "reset" or any(text.startswith(place[1]) for text in self.forgotten)
+                assert said != "unknown prefix" or place not in self.stored or "too long ago" in verdict.reason
+        hit, _ = longest_hit(self.config, published, prompt)
+        assert hit == (best[0] if len(best) == len(self.config.groups) else 0)
+
     def run_step(self, names, length, fate, split):
         """Open a step with a chunk of each request, of about `length` tokens, and hand it to the worker."""
         step = self.cache.begin_step()
+        self.forming = [step]
         for name in dict.fromkeys(names):
             self._reserve(step, name, length, split)
         asked = frozenset(chunk.request.request_id for chunk in step.reservations if chunk.has_checkpoint)
@@ -99,6 +130,7 @@ class CacheWorld:
             self.seen["copies"] += len(chunk.copies)
             self.seen["pipelined"] += chunk.request.num_in_flight > 1
         self.open.append(OpenStep(step, fate, declined, read, written))
+        self.forming = []
 
     def _reserve(self, step, name, length, split):
         request = self.requests[name]
@@ -147,6 +179,8 @@ class CacheWorld:
             expected |= publications(self.config, self.retention, chunk, *arguments)
         self.cache.commit(opened.step, opened.declined)
         self.open.remove(opened)
+        self.stored |= expected
+        self.computed |= {self.prompts[c.request.request_id].prefix(c.end) for c in opened.step.reservations}
         assert self.published() == expected
         self.seen["commits"] += 1
         self.seen["out of order"] += bool(earlier)
@@ -183,6 +217,7 @@ class CacheWorld:
             self._refused(self.cache.reset)
         else:
             self.cache.reset()
+            self.stored, self.computed, self.forgotten = set(), set(), self.forgotten | self.computed
             assert self.published() == set()
             self.seen["resets"] += 1
 
@@ -213,6 +248,15 @@ class CacheWorld:
             assert (record["group"], record["key0"], record["key1"]) == (group, *self.key_of(content))
             assert (group, content) not in found
             found.add((group, content))
+        return found
+
+    def pending(self):
+        """(group, text) of every block that open steps would publish."""
+        found = set()
+        steps = [opened.step for opened in self.open] + self.forming
+        for chunk in (chunk for step in steps for chunk in step.reservations):
+            name = chunk.request.request_id
+            found |= publications(self.config, self.retention, chunk, self.prompts[name], self.junctions[name], False)
         return found
 
     def check(self):

@@ -10,36 +10,38 @@ def last_boundary(config, num_tokens):
     return max((p for p in range(0, num_tokens + 1, alignment) if p + beyond <= num_tokens), default=0)
 
 
-def _serves(index, group, published, prompt, position, margin, limit):
+def _margin(config):
+    """Tokens after a boundary that have to be known: what a draft head wrote for a token depends on the next one."""
+    return config.hash_block_size if config.drop_eagle_block else 0
+
+
+def serves(config, index, published, prompt, position):
+    """Whether a group holds all that a request reads that resumes at a boundary."""
+    group = config.groups[index]
     if group.kind == "state":
         return (index, prompt.prefix(position)) in published
     if position % group.block_size:
         return False
-    beyond = margin if group.kind == "full" else 0
-    seen = range(visible_from(group, position), position + beyond)
+    seen = range(visible_from(group, position), position + (_margin(config) if group.kind == "full" else 0))
     ends = {(token // group.block_size + 1) * group.block_size for token in seen}
+    limit = len(prompt.text + prompt.output)
     return all(end <= limit and (index, prompt.prefix(end)) in published for end in ends)
 
 
 def longest_hit(config, published, prompt):
-    """(hit, attention's): the longest boundary that all groups serve, and that all attention groups serve.
+    """(hit, attention's): the longest boundary that all groups serve, and that attention groups know and serve.
 
     `published` is a set of (group, text).
     """
-    groups = list(enumerate(config.groups))
-    attention = [(index, group) for index, group in groups if group.kind != "state"]
-    last = last_boundary(config, len(prompt.text))
-    # What a draft head wrote for a token depends on the next one, so the next unit has to be known as well.
-    margin = config.cache_hit_alignment_tokens if config.drop_eagle_block else 0
-    boundaries = range(last, 0, -config.cache_hit_alignment_tokens)
-
-    def longest(served):
-        whole = (p for p in boundaries if all(p % group.block_size == 0 for _, group in attention))
-        return next(
-            (p for p in whole if all(_serves(*g, published, prompt, p, margin, last + margin) for g in served)), 0
-        )
-
-    return longest(groups), longest(attention)
+    groups = range(len(config.groups))
+    attention = [index for index in groups if config.groups[index].kind != "state"]
+    sizes = [config.groups[index].block_size for index in attention]
+    boundaries = range(last_boundary(config, len(prompt.text)), 0, -config.cache_hit_alignment_tokens)
+    whole = [p for p in boundaries if all(p % size == 0 for size in sizes)]
+    hit = next((p for p in whole if all(serves(config, index, published, prompt, p) for index in groups)), 0)
+    known = [p for p in whole if any((index, prompt.prefix(p)) in published for index in attention)]
+    served = (p for p in known if all(serves(config, index, published, prompt, p) for index in attention))
+    return hit, max(hit, next(served, 0))
 
 
 def publications(config, retention, chunk, prompt, junction, declined):

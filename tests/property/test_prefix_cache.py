@@ -96,7 +96,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.world.append(self.pick(index), output)
         self.world.run_step([self.pick(index)], 1, RUNS, split=False)
 
-    @rule(event=st.sampled_from(["abort", "preempt", "finish", "finish", "reset"]), index=st.integers(0, 5))
+    @rule(event=st.sampled_from(["abort", "preempt", "finish", "finish", "reset", "explain"]), index=st.integers(0, 5))
     def disturb(self, event, index):
         if event == "abort" and self.world.open:
             self.world.abort(self.world.open[-1 - index % len(self.world.open)])
@@ -104,6 +104,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             self.world.preempt(self.pick(index))
         elif event == "reset":
             self.world.reset()
+        elif event == "explain":
+            self.world.explain(self.pick(index))
         elif len(self.world.requests) > 1:
             self.world.finish(self.pick(index))
 

@@ -1,5 +1,6 @@
 """Faults planted in the prefix cache: the checks of its random lives catch every one."""
 
+import importlib
 import random
 
 import numpy as np
@@ -9,7 +10,9 @@ from numba_ckpt.cache.pool_calls import release_blocks
 from numba_ckpt.cache.pool_memory import cut_pool_words
 from numba_ckpt.errors import LedgerError
 from numba_ckpt.prefix_cache import HybridPrefixCache, manager
+from numba_ckpt.prefix_cache.book import HIT_STEP, cut_book_words
 from numba_ckpt.prefix_cache.chunk_loops import COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
+from numba_ckpt.prefix_cache.pending import PendingKeys
 from numba_ckpt.prefix_cache.request import ChunkReservation
 from tests.property.test_prefix_cache import draw_world, live
 
@@ -133,10 +136,29 @@ def speculative_blocks_left_behind(patch):
 
 def hits_without_states(patch):
     look_up = manager.look_up_prefix
-    patch.setattr(manager, "look_up_prefix", lambda *arguments: (look_up(*arguments)[1],) * 2)
+    patch.setattr(manager, "look_up_prefix", lambda *arguments: (look_up(*arguments)[1],) * 2 + (0,))
+
+
+def promises_never_withdrawn(patch):
+    patch.setattr(PendingKeys, "settled", lambda pending, chunk: None)
+
+
+def explained_by_the_last_block_alone(patch):
+    explain = importlib.import_module("numba_ckpt.prefix_cache.explain")
+    find_holes = explain.find_holes
+
+    def find_few(words, book, keys, last_boundary, holes):
+        hit = find_holes(words, book, keys, last_boundary, holes)
+        step = cut_book_words(book).sizes[HIT_STEP]
+        holes[holes != step * np.arange(1, len(holes) + 1)[:, None]] = 0
+        return hit
+
+    patch.setattr(explain, "find_holes", find_few)
 
 
 FAULTS = [
+    promises_never_withdrawn,
+    explained_by_the_last_block_alone,
     publish_at_reserve,
     key_of_another_boundary,
     retire_at_reserve,
