@@ -138,6 +138,12 @@ class MetadataBuilder(ABC):
         self.kernel_block_size = kernel_block_size
         self.num_heads = num_heads
 
+    def check(self, common: Any, **extra: Any) -> None:  # noqa: B027  (most builders refuse nothing)
+        """Refuse what `build` would refuse, and change nothing; asked of all builders before the first one builds.
+
+        A builder that keeps buffers for layers to read should have it, and so should one whose `build` may refuse.
+        """
+
     @abstractmethod
     def build(self, common: Any, common_prefix_len: int = 0, **extra: Any) -> Any:
         """Make the metadata of a step from its `CommonAttentionMetadata`.

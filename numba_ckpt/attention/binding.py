@@ -10,13 +10,14 @@ from typing import Any
 from numba_ckpt._check import check_int, check_kind, refuse
 from numba_ckpt.attention.backend import AttentionLayer
 from numba_ckpt.attention.cache_placement import CachePlacement, plan_hot_set
+from numba_ckpt.attention.check_layers import check_layers
 from numba_ckpt.attention.kv_cache_specs import (
     absent_readers,
-    check_layers,
     get_kv_cache_spec,
     get_shared_kv_cache_layers,
 )
 from numba_ckpt.cache import EngineConfig, HostTier, KVCacheConfig, KVCacheStorage, MemoryPlan, plan_memory
+from numba_ckpt.cache.merge_specs import spec_difference
 from numba_ckpt.errors import ArgumentTypeError
 
 __all__ = ["BoundCaches", "bind_kv_cache_to_layers", "init_kv_cache"]
@@ -178,7 +179,7 @@ def init_kv_cache(
     _check_names(layers, kv_cache_config, shared)
     targets = {name: shared.get(name, name) for name in layers}
     targets = {name: target for name, target in targets.items() if target in plans.layers}
-    _check_needs(layers, config, targets)
+    _check_needs(layers, config, targets, kv_cache_config)
     _layer_order(list(targets), placement.num_attn_modules)
     try:
         return _allocate_and_bind(layers, targets, plans, allocation_context)
@@ -259,9 +260,18 @@ def _check_names(layers: Layers, kv_cache_config: KVCacheConfig, shared: Mapping
     absent_readers(kv_cache_config, shared)
 
 
-def _check_needs(layers: Layers, config: EngineConfig | None, targets: Mapping[str, str]) -> None:
-    wanted = {} if config is None else get_kv_cache_spec(layers, config)
-    for name in wanted:
+def _check_needs(
+    layers: Layers, config: EngineConfig | None, targets: Mapping[str, str], kv_cache_config: KVCacheConfig
+) -> None:
+    """Refuse a plan without memory for a layer, or with memory of another kind than the layer wants."""
+    hosted = [name for group in kv_cache_config.groups if group.is_host_resident for name in group.layer_names]
+    own = [name for name in hosted if targets.get(name) == name]
+    wanted = {} if config is None else get_kv_cache_spec(layers, config, own)
+    for name, spec in wanted.items():
         if name not in targets:
             do = "plan the caches of all layers, or pass no config"
             refuse("kv_cache_config", "memory for every layer that caches something", f"none for {name!r}", do)
+        planned = kv_cache_config.spec_of(name)
+        if difference := spec_difference(planned, spec):
+            got, do = f"{difference} for {name!r}", "plan the caches from what get_kv_cache_spec returns"
+            refuse("kv_cache_config", "the specs that the layers want", got, do)

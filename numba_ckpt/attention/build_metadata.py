@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from numba_ckpt._array import Array, backend_of
-from numba_ckpt._check import check_array, check_shape, refuse
+from numba_ckpt._check import check_array, check_kind, check_shape, refuse
 from numba_ckpt.attention.attention_group import AttentionGroup
+from numba_ckpt.attention.backend import MetadataBuilder
 from numba_ckpt.attention.common_metadata import NO_EXTRA, CommonAttentionMetadata
 from numba_ckpt.attention.step_batch import MetadataOptions, StepBatch
 from numba_ckpt.errors import ArgumentTypeError
@@ -73,7 +74,7 @@ def build_attn_metadata(
     ------
     ArgumentError, ArgumentTypeError, BackendMixError
         Tables or slots that do not match groups or batch, an unknown group in `causal`, a micro-batch without
-        builders, a layer in two groups: no builder has run then. And what the builders refuse.
+        builders, a layer in two groups, or what a builder's `check` refuses: no builder has run then.
 
     Notes
     -----
@@ -100,29 +101,42 @@ def build_attn_metadata(
         for common in (_common_of(group_id, batch, block_tables[group_id], slot_mappings[group_id], options),)
         for group in groups
     ]
+    extras = [_extra_of(builder, batch, options) for _, builder, _ in plans]
     layer_names = [name for group, _, _ in plans for name in group.layer_names]
     metadata_by_layer: dict[str, Any] = dict.fromkeys(layer_names)
     if len(metadata_by_layer) != len(layer_names):
         _refuse_twins(layer_names)
+    if len(plans) > 1:
+        for (_, builder, common), extra in zip(plans, extras, strict=True):
+            builder.check(common, **extra)
     built: dict[Any, _Built] = {}
-    for group, builder, common in plans:
+    for (group, builder, common), extra in zip(plans, extras, strict=True):
         if options.for_cudagraph_capture:
             metadata = builder.build_for_cudagraph_capture(common)
         else:
-            metadata = _build(group, common, options, built)
+            metadata = _build(group, builder, common, extra, built)
         for name in group.layer_names:
             metadata_by_layer[name] = metadata
     return metadata_by_layer
 
 
+def _extra_of(builder: MetadataBuilder, batch: StepBatch, options: MetadataOptions) -> Mapping[str, Any]:
+    """Ask the model what it adds for a builder; not while a graph is captured."""
+    if options.model_specific is None or options.for_cudagraph_capture:
+        return NO_EXTRA
+    extra = options.model_specific.get_extra_attn_kwargs(builder, batch.num_reqs)
+    check_kind("get_extra_attn_kwargs()", extra, Mapping)
+    return extra
+
+
 def _build(
-    group: AttentionGroup, common: CommonAttentionMetadata, options: MetadataOptions, built: dict[Any, _Built]
+    group: AttentionGroup,
+    builder: MetadataBuilder,
+    common: CommonAttentionMetadata,
+    extra: Mapping[str, Any],
+    built: dict[Any, _Built],
 ) -> Any:
     """Build, or take over what an equal group built in this step."""
-    builder = group.metadata_builders[options.ubatch_idx]
-    extra = NO_EXTRA
-    if options.model_specific is not None:
-        extra = options.model_specific.get_extra_attn_kwargs(builder, common.batch.num_reqs)
     if not builder.supports_update_block_table:
         return builder.build(common, 0, **extra)
     kind = type(builder), builder.spec, builder.kernel_block_size, group.num_heads
@@ -153,7 +167,9 @@ def _common_of(
         causal = causal.get(group_id, True)
     is_prefilling, extra = batch.is_prefilling, NO_EXTRA
     if options.model_specific is not None:
-        extra = dict(options.model_specific.get_extra_common_attn_kwargs(group_id, batch.num_reqs))
+        extra = options.model_specific.get_extra_common_attn_kwargs(group_id, batch.num_reqs)
+        check_kind("get_extra_common_attn_kwargs()", extra, Mapping)
+        extra = dict(extra)
         is_prefilling = extra.pop("is_prefilling", is_prefilling)
         _check_extra(group_id, batch, extra, is_prefilling)
     return CommonAttentionMetadata(
@@ -168,8 +184,19 @@ def _check_groups(
     slot_mappings: Any,
     options: MetadataOptions,
 ) -> None:
+    if type(options) is not MetadataOptions:
+        check_kind("options", options, MetadataOptions)
+    if type(batch) is not StepBatch:
+        check_kind("batch", batch, StepBatch)
     num_groups = len(attn_groups)
+    if any(isinstance(groups, AttentionGroup) for groups in attn_groups):
+        refuse(
+            "attn_groups", "a list of groups for each cache group", "a flat list", "pass what init_attn_backend made"
+        )
     for name, given in (("block_tables", block_tables), ("slot_mappings", slot_mappings)):
+        if not hasattr(given, "__len__"):
+            do = "pass one for each cache group"
+            refuse(name, f"{num_groups} entries", type(given).__name__, do, ArgumentTypeError)
         if len(given) != num_groups:
             do = "pass one for each cache group, also for those without attention groups"
             refuse(name, f"{num_groups} entries, one for each group", len(given), do)

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from numba_ckpt._check import refuse
+from numba_ckpt._check import check_kind, refuse
 from numba_ckpt.attention.attention_group import AttentionGroup
-from numba_ckpt.attention.backend import AttentionCGSupportInfo
+from numba_ckpt.attention.backend import AttentionCGSupport, AttentionCGSupportInfo
 from numba_ckpt.errors import ArgumentTypeError
 
 __all__ = ["get_attn_cg_support", "get_query_lens_mismatch_unsupported_backend"]
@@ -50,7 +50,9 @@ def get_attn_cg_support(
     """
     info = AttentionCGSupportInfo()
     for group in _checked(attn_groups, checked_layer_names):
-        info = info.narrow(group.get_metadata_builder().get_cudagraph_support(), group.backend.name)
+        support = group.get_metadata_builder().get_cudagraph_support()
+        check_kind(f"{group.backend.name}'s get_cudagraph_support()", support, AttentionCGSupport)
+        info = info.narrow(support, group.backend.name)
     return info
 
 

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from numba_ckpt._check import refuse
+from numba_ckpt._check import check_int, check_kind, refuse
 from numba_ckpt._jit import host_loop, int64
+from numba_ckpt.attention.mm_ranges import MMPrefixRanges
+from numba_ckpt.cache import LimitsConfig
 from numba_ckpt.errors import ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def check_limits(batch: "StepBatch") -> None:
     limits = batch.limits
     if limits is None:
         return
+    check_kind("limits", limits, LimitsConfig)
     for name, limit in (
         ("num_reqs", limits.max_num_requests),
         ("num_tokens", limits.max_num_batched_tokens),
@@ -60,8 +63,27 @@ def check_rows(batch: "StepBatch") -> None:
     for name, values in (("seq_lens_cpu_upper_bound", bounds), ("seq_lens", lens)):
         if values is not None or bounds is lens:
             _check_lens(batch, name, starts, _NO_LENS if values is None else values)
+    if bounds is not None and lens is not None and (short := np.flatnonzero(bounds < lens)).size:
+        row = int(short[0])
+        got = f"{bounds[row]} for {lens[row]} tokens in row {row}"
+        refuse("seq_lens_cpu_upper_bound", "at least seq_lens", got, "count tokens that may be rejected, too")
+    _check_local_lens(batch)
     if starts[-1] > batch.num_tokens:
         refuse("query_start_loc_cpu", f"at most {batch.num_tokens} tokens", int(starts[-1]), "raise num_tokens")
+
+
+def _check_local_lens(batch: "StepBatch") -> None:
+    """Refuse tokens of this rank that no sequence of the batch can have."""
+    arrays = {"dcp_local_seq_lens_cpu_upper_bound": batch.dcp_local_seq_lens_cpu_upper_bound}
+    if batch.backend.is_host:
+        arrays["dcp_local_seq_lens"] = batch.dcp_local_seq_lens
+    for name, lens in arrays.items():
+        if lens is None:
+            continue
+        low, high = _extremes(lens)
+        if low < 0 or high > batch.max_seq_len:
+            expected = f"tokens of this rank, in [0, {batch.max_seq_len}]"
+            refuse(name, expected, low if low < 0 else high, "count them from seq_lens")
 
 
 def _check_lens(batch: "StepBatch", name: str, starts: np.ndarray, lens: np.ndarray) -> None:
@@ -103,6 +125,9 @@ def check_mm_ranges(batch: "StepBatch") -> None:
     if not hasattr(ranges, "keys"):
         do = "pass what compute_mm_prefix_ranges returned"
         refuse("mm_req_doc_ranges", "a mapping from row to ranges", type(ranges).__name__, do, ArgumentTypeError)
+    if not isinstance(ranges, MMPrefixRanges):
+        for row in ranges:
+            check_int("mm_req_doc_ranges", row, 0)
     if ranges and not 0 <= min(ranges) <= max(ranges) < batch.num_reqs:
         row = min(ranges) if min(ranges) < 0 else max(ranges)
         refuse("mm_req_doc_ranges", f"rows in [0, {batch.num_reqs})", row, "count rows in the order of the batch")

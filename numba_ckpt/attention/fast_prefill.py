@@ -13,12 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
-from numba_ckpt._array import Array, backend_of
+from numba_ckpt._array import Array
 from numba_ckpt._check import check_array, check_bool, check_int, check_integers, check_writable, refuse
 from numba_ckpt.attention.backend import AttentionLayer
+from numba_ckpt.attention.check_layers import check_layer_names
 from numba_ckpt.cache import EngineConfig
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.kernels.stage_logits_indices import stage_logits_indices
+from numba_ckpt.kernels.stage_logits_indices import check_logits_indices, stage_logits_indices
 
 __all__ = [
     "DispatchTokens",
@@ -46,12 +47,18 @@ def get_kv_sharing_fast_prefill_eligible_layers(
     -------
     frozenset of str
         Names of eligible layers.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A single name in place of a collection.
     """
     if not config.cache.kv_sharing_fast_prefill:
         return frozenset()
+    drafts = check_layer_names("draft_layer_names", draft_layer_names or (), None)
     eligible = set()
     for name in reversed(list(layers)):
-        if draft_layer_names is not None and name in draft_layer_names:
+        if name in drafts:
             continue
         if not layers[name].kv_sharing_target_layer_name:
             break
@@ -158,8 +165,8 @@ class FastPrefillHelper:
         Raises
         ------
         ArgumentError, ArgumentTypeError, BackendMixError
-            Counts that contradict each other, more logits than the buffer holds, a negative token (seen on a host), or
-            a dispatch to fewer tokens than there are. Nothing is staged then.
+            Counts that contradict each other, more logits than the buffer holds, a token outside [0, 2^31) (seen on a
+            host), or a dispatch to fewer tokens than there are. Nothing is staged then.
 
         Notes
         -----
@@ -168,7 +175,10 @@ class FastPrefillHelper:
         applies = check_bool("has_prefill", has_prefill) and not check_bool("full_graph", full_graph)
         if check_int("num_ubatches", num_ubatches, 1) > 1 or not applies:
             return None
-        if logits_indices is None or logits_indices.size == 0:
+        if logits_indices is None:
+            return None
+        check_array("logits_indices", logits_indices, 1, "iu")
+        if logits_indices.size == 0:
             return None
         counts = self._check_logits(logits_indices, cu_num_logits_cpu)
         num_logits = logits_indices.size
@@ -179,7 +189,6 @@ class FastPrefillHelper:
 
     def _check_logits(self, logits_indices: Array, cu_num_logits_cpu: np.ndarray) -> np.ndarray:
         """Return the number of logits of each request."""
-        check_array("logits_indices", logits_indices, 1, "iu")
         counts: np.ndarray = np.diff(check_integers("cu_num_logits_cpu", cu_num_logits_cpu).astype(np.int64))
         num_logits = logits_indices.size
         if not counts.size or cu_num_logits_cpu[0] != 0 or counts.min() < 0 or counts.sum() != num_logits:
@@ -188,8 +197,7 @@ class FastPrefillHelper:
             refuse("cu_num_logits_cpu", expected, got, "sum up the logits of the requests in order")
         if num_logits > self.buffer.size:
             refuse("logits_indices", f"at most {self.buffer.size}", num_logits, "enlarge the buffer")
-        if backend_of(logits_indices=logits_indices, buffer=self.buffer).is_host and logits_indices.min() < 0:
-            refuse("logits_indices", "tokens of the batch", int(logits_indices.min()), "count them from 0")
+        check_logits_indices(logits_indices, self.buffer)
         return counts
 
     def _dispatch(self, *, num_reqs: int, num_tokens: int, num_active_loras: int) -> int:

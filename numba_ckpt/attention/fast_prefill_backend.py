@@ -9,6 +9,7 @@ import numpy as np
 from numba_ckpt._array import Array
 from numba_ckpt._check import refuse
 from numba_ckpt.attention.backend import AttentionBackend, MetadataBuilder
+from numba_ckpt.attention.fast_prefill import FastPrefillBatchMetadata
 from numba_ckpt.kernels.logits_start_loc import logits_start_loc
 
 if TYPE_CHECKING:
@@ -34,6 +35,26 @@ class FastPrefillMetadata:
     inner: Any
     logits_indices_padded: Array
     num_logits_indices: int
+
+
+def _checked_logits(common: "CommonAttentionMetadata") -> tuple[FastPrefillBatchMetadata, np.ndarray]:
+    """Return a step's logits and where each row's begin, refusing those of another batch."""
+    batch, step = common.batch, common.fast_prefill
+    if step is None:
+        refuse("common.fast_prefill", "what FastPrefillHelper.prepare returned", "None", "build for all tokens instead")
+    if step.cu_num_logits_cpu.size > batch.num_reqs + 1:
+        expected = f"logits of at most {batch.num_reqs} requests"
+        refuse("common.fast_prefill", expected, step.cu_num_logits_cpu.size - 1, "prepare it for this step's batch")
+    num_logits = step.num_logits_indices
+    if step.logits_indices_padded.shape[0] < num_logits or batch.num_tokens < num_logits:
+        got = f"{num_logits} of {step.logits_indices_padded.shape[0]} staged"
+        refuse("common.fast_prefill", f"logits of at most {batch.num_tokens} tokens", got, "prepare it for this batch")
+    # Rows that pad the batch have no logits.
+    starts = np.full(batch.num_reqs + 1, num_logits, batch.query_start_loc_cpu.dtype)
+    starts[: step.cu_num_logits_cpu.size] = step.cu_num_logits_cpu
+    if batch.backend.is_host:
+        _check_last_tokens(step.logits_indices_padded[:num_logits], starts, batch.query_start_loc_cpu)
+    return step, starts
 
 
 def logits_batch(common: "CommonAttentionMetadata") -> "CommonAttentionMetadata":
@@ -62,21 +83,9 @@ def logits_batch(common: "CommonAttentionMetadata") -> "CommonAttentionMetadata"
     -----
     One launch on a device, no synchronisation: how many logits a request has is known on the host.
     """
-    batch, step = common.batch, common.fast_prefill
-    if step is None:
-        refuse("common.fast_prefill", "what FastPrefillHelper.prepare returned", "None", "build for all tokens instead")
-    if step.cu_num_logits_cpu.size > batch.num_reqs + 1:
-        expected = f"logits of at most {batch.num_reqs} requests"
-        refuse("common.fast_prefill", expected, step.cu_num_logits_cpu.size - 1, "prepare it for this step's batch")
+    batch = common.batch
+    step, starts = _checked_logits(common)
     num_logits = step.num_logits_indices
-    if step.logits_indices_padded.shape[0] < num_logits or batch.num_tokens < num_logits:
-        got = f"{num_logits} of {step.logits_indices_padded.shape[0]} staged"
-        refuse("common.fast_prefill", f"logits of at most {batch.num_tokens} tokens", got, "prepare it for this batch")
-    # Rows that pad the batch have no logits.
-    starts = np.full(batch.num_reqs + 1, num_logits, batch.query_start_loc_cpu.dtype)
-    starts[: step.cu_num_logits_cpu.size] = step.cu_num_logits_cpu
-    if batch.backend.is_host:
-        _check_last_tokens(step.logits_indices_padded[:num_logits], starts, batch.query_start_loc_cpu)
     reduced = replace(
         batch,
         num_tokens=num_logits,
@@ -124,6 +133,11 @@ def fast_prefill_backend(backend: type[AttentionBackend]) -> type[AttentionBacke
     """
     inner = backend.builder_class()
 
+    def check(self: Any, common: Any, **extra: Any) -> None:
+        if common.fast_prefill is not None:
+            _checked_logits(common)
+        inner.check(self, common, **extra)
+
     def build(self: Any, common: Any, common_prefix_len: int = 0, **extra: Any) -> Any:
         step = common.fast_prefill
         if step is None:
@@ -132,7 +146,7 @@ def fast_prefill_backend(backend: type[AttentionBackend]) -> type[AttentionBacke
         return FastPrefillMetadata(metadata, step.logits_indices_padded, step.num_logits_indices)
 
     # Metadata of all tokens must never be taken over for a batch of logits.
-    fields = {"build": build, "supports_update_block_table": False, "__doc__": inner.__doc__}
+    fields = {"check": check, "build": build, "supports_update_block_table": False, "__doc__": inner.__doc__}
     builder: type[MetadataBuilder] = type(f"FastPrefill{inner.__name__}", (inner,), fields)
     fields = {"builder_class": classmethod(lambda cls: builder), "name": f"FastPrefill{backend.name}"}
     return type(f"FastPrefill{backend.__name__}", (backend,), fields)

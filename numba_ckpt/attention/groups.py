@@ -8,6 +8,7 @@ from numba_ckpt._check import check_int, check_kind, refuse
 from numba_ckpt.attention.attention_group import AttentionGroup
 from numba_ckpt.attention.backend import AttentionBackend, AttentionCGSupportInfo, AttentionLayer, MetadataBuilder
 from numba_ckpt.attention.cg_support import get_attn_cg_support
+from numba_ckpt.attention.check_layers import check_builder, check_layer_names, check_layers, checked_backend
 from numba_ckpt.attention.fast_prefill import get_kv_sharing_fast_prefill_eligible_layers
 from numba_ckpt.attention.fast_prefill_backend import fast_prefill_backend
 from numba_ckpt.attention.kernel_block_sizes import prepare_kernel_block_sizes
@@ -17,7 +18,7 @@ from numba_ckpt.attention.kv_cache_specs import (
     get_shared_kv_cache_layers,
 )
 from numba_ckpt.cache import EngineConfig, KVCacheConfig, KVCacheGroup
-from numba_ckpt.errors import ArgumentTypeError
+from numba_ckpt.cache.groups import MAX_BYTES
 
 __all__ = ["AttentionGroup", "init_attn_backend"]
 
@@ -70,9 +71,10 @@ def init_attn_backend(
         ("config", config, EngineConfig),
     ):
         check_kind(name, value, kind)
+    check_layers(layers)
     active = layers if active_layer_names is None else active_layer_names
-    active = _check_layer_names("active_layer_names", active, layers)
-    draft_layer_names = _check_layer_names("draft_layer_names", draft_layer_names or (), layers)
+    active = check_layer_names("active_layer_names", active, layers)
+    draft_layer_names = check_layer_names("draft_layer_names", draft_layer_names or (), layers)
     eligible = get_kv_sharing_fast_prefill_eligible_layers(layers, config, draft_layer_names)
     kv_cache_config = _with_sharing_layers(kv_cache_config, layers)
     backends = _backends_of(kv_cache_config, layers, active, eligible)
@@ -84,16 +86,6 @@ def init_attn_backend(
     ]
     _share_workspace([builder for groups in attn_groups for group in groups for builder in group.metadata_builders])
     return attn_groups, get_attn_cg_support(attn_groups), kernel_block_sizes
-
-
-def _check_layer_names(name: str, layer_names: Collection[str], layers: Mapping[str, AttentionLayer]) -> frozenset[str]:
-    """Return names as a set, refusing those of no layer."""
-    if isinstance(layer_names, str):
-        refuse(name, "a collection of names", repr(layer_names), "put the name in a set", ArgumentTypeError)
-    unknown = [layer for layer in layer_names if layer not in layers]
-    if unknown:
-        refuse(name, "names of layers", ", ".join(map(repr, unknown)), "check them against the model's layers")
-    return frozenset(layer_names)
 
 
 def _with_sharing_layers(kv_cache_config: KVCacheConfig, layers: Mapping[str, AttentionLayer]) -> KVCacheConfig:
@@ -114,19 +106,10 @@ def _backends_of(
     if unknown:
         do = "pass every layer of the cache groups"
         refuse("layers", "the layers of all cache groups", "none named " + ", ".join(map(repr, unknown)), do)
-    backends = {name: _checked_backend(name, layers[name].get_attn_backend()) for name in names if name in active}
+    backends = {name: checked_backend(name, layers[name].get_attn_backend()) for name in names if name in active}
+    for backend in dict.fromkeys(backends.values()):
+        check_builder(backend)
     return {name: fast_prefill_backend(backend) if name in eligible else backend for name, backend in backends.items()}
-
-
-def _checked_backend(layer_name: str, backend: Any) -> type[AttentionBackend]:
-    name = f"{layer_name}.get_attn_backend()"
-    if not isinstance(backend, type) or not issubclass(backend, AttentionBackend):
-        refuse(name, "a class of AttentionBackend", repr(backend), "return the class, not an object", ArgumentTypeError)
-    builder: Any = backend.builder_class()
-    if not isinstance(builder, type) or not issubclass(builder, MetadataBuilder):
-        got, do = repr(builder), "return the class, not an object"
-        refuse(f"{backend.name}.builder_class()", "a class of MetadataBuilder", got, do, ArgumentTypeError)
-    return backend
 
 
 def _discover(
@@ -156,7 +139,11 @@ def _with_builders(group: AttentionGroup, config: EngineConfig, kernel_block_siz
 
 def _share_workspace(builders: Sequence[MetadataBuilder]) -> None:
     """Hand the largest workspace to all builders; micro-batches take turns on one stream, so one is enough."""
-    users = [builder for builder in builders if builder.num_workspace_bytes]
+    users = [
+        builder
+        for builder in builders
+        if check_int(f"{type(builder).__name__}.num_workspace_bytes", builder.num_workspace_bytes, 0, MAX_BYTES)
+    ]
     if users:
         buffer = max(users, key=lambda builder: builder.num_workspace_bytes).get_workspace_buffer()
         for builder in users:

@@ -6,6 +6,7 @@ from typing import Any
 
 from numba_ckpt._check import refuse
 from numba_ckpt.attention.backend import AttentionLayer
+from numba_ckpt.attention.check_layers import check_layer_names, check_layers, checked_backend
 from numba_ckpt.attention.kernel_block_sizes import select_peer_kernel_block_size
 from numba_ckpt.cache import (
     AttentionSpec,
@@ -20,7 +21,6 @@ from numba_ckpt.errors import ArgumentTypeError
 __all__ = [
     "absent_readers",
     "add_kv_sharing_layers_to_kv_cache_groups",
-    "check_layers",
     "get_kv_cache_spec",
     "get_shared_kv_cache_layers",
 ]
@@ -77,7 +77,6 @@ def get_kv_cache_spec(
     >>> {name: spec.block_size for name, spec in specs.items()}
     {'layers.0.attn': 16}
     """
-    check_layers(layers)
     shared = get_shared_kv_cache_layers(layers)
     found = {name: _spec_of(name, layer, config) for name, layer in layers.items() if name not in shared}
     specs = {name: spec for name, spec in found.items() if spec is not None and spec.page_size_bytes > 0}
@@ -102,6 +101,7 @@ def get_shared_kv_cache_layers(layers: Layers) -> dict[str, str]:
     ArgumentError
         A target is missing, shares a cache itself, or runs after the layer that reads its cache.
     """
+    check_layers(layers)
     shared = {name: target for name, layer in layers.items() if (target := layer.kv_sharing_target_layer_name)}
     order = {name: index for index, name in enumerate(layers)}
     for name, target in shared.items():
@@ -166,21 +166,11 @@ def absent_readers(kv_cache_config: KVCacheConfig, shared: Mapping[str, str]) ->
     return {name: target for name, target in shared.items() if name not in group_ids}
 
 
-def check_layers(layers: Any) -> None:
-    """Refuse anything but a mapping from names to layers."""
-    if not isinstance(layers, Mapping):
-        refuse("layers", "a mapping from names to layers", type(layers).__name__, "name the layers", ArgumentTypeError)
-    for name, layer in layers.items():
-        if not isinstance(name, str) or not isinstance(layer, AttentionLayer):
-            expected, do = "an AttentionLayer by name", "implement that protocol"
-            refuse(f"layers[{name!r}]", expected, type(layer).__name__, do, ArgumentTypeError)
-
-
 def _spec_of(name: str, layer: AttentionLayer, config: EngineConfig) -> KVCacheSpec | None:
     spec = _checked(f"{name}.get_kv_cache_spec()", layer.get_kv_cache_spec(config))
     if not isinstance(spec, AttentionSpec):
         return spec
-    backend = layer.get_attn_backend()
+    backend = checked_backend(name, layer.get_attn_backend())
     customized = _checked(f"{backend.name}.customize_spec()", backend.customize_spec(spec))
     if customized is None:
         expected, do = "a KVCacheSpec", "return the spec itself where nothing is to be changed"
@@ -199,9 +189,7 @@ def _resolve_host_block_size(
     specs: Mapping[str, KVCacheSpec], layers: Layers, host_layer_names: Collection[str]
 ) -> dict[str, KVCacheSpec]:
     """Return the specs of host-resident attention layers, cut to the largest block that suits all of them."""
-    if isinstance(host_layer_names, str):
-        got = repr(host_layer_names)
-        refuse("host_layer_names", "a collection of names", got, "put the name in a set", ArgumentTypeError)
+    check_layer_names("host_layer_names", host_layer_names, None)
     absent = [name for name in host_layer_names if name not in specs]
     if absent:
         do = "name layers that write a cache"

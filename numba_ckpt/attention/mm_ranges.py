@@ -7,14 +7,14 @@ A feature's mask is read once, when the feature is made; a step only puts the ra
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from numba_ckpt._check import INT32_MAX, check_array, check_bool, check_int, check_shape, describe, refuse
+from numba_ckpt._check import INT32_MAX, check_array, check_bool, check_int, check_kind, check_shape, describe, refuse
 from numba_ckpt._jit import host_loop
 from numba_ckpt.errors import ArgumentTypeError
 
@@ -38,8 +38,8 @@ class MMFeature:
     length : int
         Its tokens, at least 1.
     is_embed : ndarray, optional
-        bool [length], which of them stand for embeddings; the others are text between them. All by default. Read when
-        the record is made, and not kept.
+        bool [length], which of them stand for embeddings; the others are text between them. All by default. Copied
+        when the record is made.
 
     Attributes
     ----------
@@ -63,19 +63,20 @@ class MMFeature:
     modality: str
     offset: int
     length: int
-    is_embed: InitVar[np.ndarray | None] = None
+    is_embed: np.ndarray | None = field(default=None, repr=False)
     longest: int = field(init=False, repr=False)
     packed: bytes = field(init=False, repr=False)
 
-    def __post_init__(self, is_embed: np.ndarray | None) -> None:
+    def __post_init__(self) -> None:
         if not isinstance(self.modality, str):
             got, do = repr(self.modality), "name it, such as 'image'"
             refuse("modality", "a string", got, do, ArgumentTypeError)
         offset = check_int("offset", self.offset, 0)
         length = check_int("length", self.length, 1, INT32_MAX - offset)
-        if is_embed is not None:
-            _check_mask(is_embed, length)
-        ranges, longest = _ranges_of(self.modality, offset, length, is_embed)
+        if self.is_embed is not None:
+            _check_mask(self.is_embed, length)
+            object.__setattr__(self, "is_embed", self.is_embed.copy())
+        ranges, longest = _ranges_of(self.modality, offset, length, self.is_embed)
         for name, value in {"offset": offset, "length": length, "longest": longest}.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "packed", ranges.tobytes())
@@ -127,13 +128,20 @@ class MMPrefixRanges(Mapping[int, list[tuple[int, int]]]):
         self.row_starts = row_starts
 
     def of(self, row: int) -> np.ndarray:
-        """Return a row's ranges, a view int32 [R, 2]."""
+        """Return a row's ranges, a view int32 [R, 2].
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            No such row.
+        """
+        row = check_int("row", row, 0, len(self) - 1)
         return self.ranges[self.row_starts[row] : self.row_starts[row + 1]]
 
-    def __getitem__(self, row: int) -> list[tuple[int, int]]:
-        if not 0 <= row < len(self):
+    def __getitem__(self, row: Any) -> list[tuple[int, int]]:
+        if not isinstance(row, (int, np.integer)) or not 0 <= row < len(self):
             raise KeyError(row)
-        return [(first, last) for first, last in self.of(row).tolist()]
+        return [(first, last) for first, last in self.of(int(row)).tolist()]
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
@@ -204,8 +212,13 @@ def compute_mm_prefix_ranges(
     """
     window = INT32_MAX if sliding_window is None else check_int("sliding_window", sliding_window, 1)
     check_bool("kernel_clamps", kernel_clamps)
-    rows = [mm_features.get(req_id, ()) for req_id in req_ids]
-    features = [feature for row in rows for feature in row]
+    check_kind("mm_features", mm_features, Mapping)
+    rows: list[Any] = [mm_features.get(req_id, ()) for req_id in req_ids]
+    try:
+        features = [feature for row in rows for feature in row]
+    except TypeError:
+        wrong = ", ".join(sorted({type(row).__name__ for row in rows if not hasattr(row, "__iter__")}))
+        refuse("mm_features", "a list of features by request", wrong, "put them in lists", ArgumentTypeError)
     try:
         packed = list(map(attrgetter("packed"), features))
     except AttributeError:

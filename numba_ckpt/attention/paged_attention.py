@@ -79,6 +79,12 @@ class PagedAttentionBuilder(MetadataBuilder):
         self._tokens_of_col = self._block_size * num_ranks if is_of_sequence else None
         self._sees = getattr(spec, "sliding_window", None), getattr(spec, "attention_chunk_size", None)
 
+    def check(self, common: CommonAttentionMetadata, **extra: Any) -> None:
+        """Refuse a block table too narrow for the longest sequence, and extras."""
+        if extra:
+            refuse("extra", "nothing", ", ".join(extra), "leave it out for PagedAttentionBackend")
+        self._check_extent(common.batch, common.block_table)
+
     def build(
         self, common: CommonAttentionMetadata, common_prefix_len: int = 0, **extra: Any
     ) -> PagedAttentionMetadata:
@@ -89,11 +95,9 @@ class PagedAttentionBuilder(MetadataBuilder):
         ArgumentError
             A block table too narrow for the longest sequence, a common prefix longer than it, or unknown extras.
         """
-        if extra:
-            refuse("extra", "nothing", ", ".join(extra), "leave it out for PagedAttentionBackend")
         batch = common.batch
         check_int("common_prefix_len", common_prefix_len, 0, batch.max_seq_len)
-        self._check_extent(batch, common.block_table)
+        self.check(common, **extra)
         return PagedAttentionMetadata(
             batch,
             common.block_table,

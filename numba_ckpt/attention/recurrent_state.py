@@ -24,7 +24,12 @@ from numba_ckpt.attention.step_batch import StepBatch
 from numba_ckpt.cache import EngineConfig, StateSpec
 from numba_ckpt.checkpoint import PrefillCheckpointBuilder, PrefillCheckpointMetadata
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.kernels.running_state_indices import StateIndices, StateRows, running_state_indices
+from numba_ckpt.kernels.running_state_indices import (
+    StateIndices,
+    StateRows,
+    check_running_states,
+    running_state_indices,
+)
 from numba_ckpt.planning import BatchLayout, CheckpointGeometry, ChunkLayout, compute_chunk_layout
 from numba_ckpt.rules.batch_rows import is_prefill
 
@@ -118,6 +123,11 @@ class RecurrentStateBuilder(MetadataBuilder):
         self._nobody = np.zeros(self._num_rows, np.bool_)
         self._buffers: StateIndices | None = None
 
+    def check(self, common: CommonAttentionMetadata, **extra: Any) -> None:
+        """Refuse what `build` would, and leave the buffers as they are."""
+        rows, _ = self._rows(common, extra)
+        check_running_states(common.block_table, rows, self._kept_buffers(common.block_table))
+
     def build(
         self, common: CommonAttentionMetadata, common_prefix_len: int = 0, **extra: Any
     ) -> RecurrentStateMetadata:
@@ -145,15 +155,10 @@ class RecurrentStateBuilder(MetadataBuilder):
         On a device: one launch for running states, and where there are checkpoints a copy and a launch; no
         synchronisation.
         """
-        batch = common.batch
-        accepted = extra.pop("num_accepted_tokens", common.extra.get("num_accepted_tokens"))
-        if extra:
-            refuse("extra", "num_accepted_tokens alone", ", ".join(extra), "leave it out for recurrent layers")
-        num_decodes, prefill_rows = self._split(common)
-        starts = batch.query_start_loc_cpu
+        batch, starts = common.batch, common.batch.query_start_loc_cpu
+        rows, prefill_rows = self._rows(common, extra)
+        num_decodes = rows.num_decodes
         num_decode_tokens = int(starts[num_decodes])
-        sizes = batch.num_reqs, num_decodes, self._column_tokens, batch.max_seq_len
-        rows = StateRows(batch.seq_lens, batch.query_start_loc, accepted, *sizes)
         checkpoint = chunk_layout = None
         if prefill_rows.size:
             layout = BatchLayout(batch.seq_lens_cpu, starts, common.block_table)
@@ -192,6 +197,16 @@ class RecurrentStateBuilder(MetadataBuilder):
         """Return UNIFORM_BATCH: the checkpoints of prefills are planned on the host."""
         return AttentionCGSupport.UNIFORM_BATCH
 
+    def _rows(self, common: CommonAttentionMetadata, extra: dict[str, Any]) -> tuple[StateRows, np.ndarray]:
+        """Return the step's rows, and which of them are prefills."""
+        batch = common.batch
+        accepted = extra.pop("num_accepted_tokens", common.extra.get("num_accepted_tokens"))
+        if extra:
+            refuse("extra", "num_accepted_tokens alone", ", ".join(extra), "leave it out for recurrent layers")
+        num_decodes, prefill_rows = self._split(common)
+        sizes = batch.num_reqs, num_decodes, self._column_tokens, batch.max_seq_len
+        return StateRows(batch.seq_lens, batch.query_start_loc, accepted, *sizes), prefill_rows
+
     def _split(self, common: CommonAttentionMetadata) -> tuple[int, np.ndarray]:
         """Return how many rows are decodes, and which are prefills."""
         batch, num_drafts = common.batch, self.config.speculation.num_draft_tokens
@@ -212,9 +227,13 @@ class RecurrentStateBuilder(MetadataBuilder):
 
     def _index(self, block_table: Array, rows: StateRows) -> StateIndices:
         """Refresh the buffers."""
+        buffers = self._kept_buffers(block_table)
+        running_state_indices(block_table, rows, buffers)
+        return buffers
+
+    def _kept_buffers(self, block_table: Array) -> StateIndices:
         if self._buffers is None:
             self._buffers = _new_buffers(block_table, self._num_rows, self._num_slots)
-        running_state_indices(block_table, rows, self._buffers)
         return self._buffers
 
     def _cut(

@@ -50,9 +50,6 @@ class BlockTables:
 
     Attributes
     ----------
-    tables : tuple of ndarray or cupy.ndarray
-        int32 [max_num_reqs, num_cols] of each group, block ids in its kernel block size; writes that are staged are not
-        in them.
     num_blocks_cpu : ndarray
         int32 [groups, max_num_reqs], entries of each row in use once all staged writes are applied.
 
@@ -89,6 +86,9 @@ class BlockTables:
         pool = INT32_MAX if num_pool_blocks is None else check_int("num_pool_blocks", num_pool_blocks, 1)
         self._num_ids = [min(pool, INT32_MAX // group.num_parts) for group in self.layout.groups]
         shape = len(self.layout.groups), max_num_reqs
+        if not callable(getattr(array_module, "empty", None)):
+            got = repr(array_module)
+            refuse("array_module", "numpy or cupy", got, "pass the module where tables live", ArgumentTypeError)
         backend = backend_of(array_module=array_module.empty((0,), np.int32))
         self._ring = StagingRing(backend) if isinstance(backend, DeviceBackend) else None
         params, no_tokens = self._place(self.layout.params, np.zeros(1, np.int32))
@@ -104,7 +104,11 @@ class BlockTables:
         self._num_gathered_rows = self._num_mapped_tokens = 0
         self._staged = StagedWrites()
         self.num_blocks_cpu = np.zeros(shape, np.int32)
-        self.tables = self.layout.views(entries)
+
+    @property
+    def tables(self) -> tuple[Array, ...]:
+        """int32 [max_num_reqs, num_cols] of each group, as `apply_staged_writes` left them."""
+        return self.layout.views(self._arrays.entries)
 
     @classmethod
     def from_config(

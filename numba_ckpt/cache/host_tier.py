@@ -99,7 +99,7 @@ class HostTier:
         Parameters
         ----------
         block_ids : array_like
-            Integers of any shape, on the host; null ids are skipped, duplicates count once.
+            Integers on the host, a list or an array of any shape; null ids are skipped, duplicates count once.
         after : Event, optional
             What has to end first: the work of another stream that still uses the hot set.
 
@@ -158,6 +158,7 @@ class HostTier:
         ArgumentError, ArgumentTypeError
             As `mark_written`.
         """
+        self._check_open()
         written = np.flatnonzero(self._is_written) if block_ids is None else self._slot_of[self._resident(block_ids)]
         slots = written[self._is_written[written]]
         self._copy_out(slots, after)
@@ -242,9 +243,12 @@ class HostTier:
             refuse("block_ids", "blocks in the hot set", f"block {absent[0]}, which is not", "load it first")
         return ids
 
-    def _check_ids(self, block_ids: Any) -> np.ndarray:
+    def _check_open(self) -> None:
         if not self._pages.host_pages:
             refuse("host tier", "an open one", "one that was closed", "allocate the caches again")
+
+    def _check_ids(self, block_ids: Any) -> np.ndarray:
+        self._check_open()
         ids: np.ndarray = block_ids if type(block_ids) is np.ndarray else check_integers("block_ids", block_ids)
         if type(ids) is not np.ndarray:
             refuse("block_ids", "a NumPy array", describe(ids), "keep the block table on the host", ArgumentTypeError)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from numba_ckpt._check import check_choice, refuse
+from numba_ckpt._check import check_choice, check_kind, refuse
 from numba_ckpt.cache.config import LAYOUTS
 from numba_ckpt.cache.groups import TENSOR_ALIGNMENT, KVCacheConfig, KVCacheGroup, KVCacheTensor
 from numba_ckpt.cache.layouts import LayerMemory, PageCut
@@ -112,6 +112,7 @@ def _parts_by_layer(kv_cache_config: KVCacheConfig, sizes: Sequence[int | None] 
     """Return how many kernel blocks a block of each layer has."""
     groups = kv_cache_config.groups
     sizes = [None] * len(groups) if sizes is None else sizes
+    check_kind("kernel_block_sizes", sizes, Sequence)
     if len(sizes) != len(groups):
         refuse("kernel_block_sizes", f"{len(groups)} sizes, one per group", len(sizes), "give each group's, or None")
     parts = {}

@@ -1,7 +1,7 @@
 """Layers of one group: their one spec, or specs that differ but share a block table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from numba_ckpt._check import refuse
@@ -11,7 +11,7 @@ from numba_ckpt.cache.specs import ChunkedLocalAttentionSpec, CrossAttentionSpec
 from numba_ckpt.cache.state_spec import StateSpec
 from numba_ckpt.errors import ArgumentTypeError
 
-__all__ = ["UniformTypeSpecs", "can_share_a_table", "merge_specs"]
+__all__ = ["UniformTypeSpecs", "can_share_a_table", "merge_specs", "spec_difference"]
 
 # Fields that decide which blocks a request holds: layers that share a block table agree in them.
 _TABLE_FIELDS: dict[type[KVCacheSpec], tuple[str, ...]] = {
@@ -56,9 +56,25 @@ def _difference(one: KVCacheSpec, other: KVCacheSpec, names: Sequence[str] | Non
     """Say in which of the fields (all by default) two specs differ; empty if in none."""
     if type(one) is not type(other):
         return f"{type(one).__name__} and {type(other).__name__}"
-    names = [field.name for field in fields(one)] if names is None else names
+    names = [one_of.name for one_of in fields(one)] if names is None else names
     differing = (name for name in names if getattr(one, name) != getattr(other, name))
     return ", ".join(f"{name} {getattr(one, name)!r} and {getattr(other, name)!r}" for name in differing)
+
+
+def spec_difference(planned: KVCacheSpec, wanted: KVCacheSpec) -> str:
+    """Say in what a layer's planned spec is another than the wanted one, padding apart; empty if in nothing.
+
+    Examples
+    --------
+    >>> from numba_ckpt.cache import FullAttentionSpec
+    >>> wanted = FullAttentionSpec(16, 4, 64)
+    >>> spec_difference(wanted.padded_to(32768), wanted), spec_difference(FullAttentionSpec(16, 2, 64), wanted)
+    ('', 'num_kv_heads 2 and 4')
+    """
+    if type(planned) is not type(wanted):
+        return _difference(planned, wanted)
+    names = [name for field_of in fields(planned) if (name := field_of.name) != "page_size_padded"]
+    return _difference(planned, wanted, names)
 
 
 def _table_difference(one: KVCacheSpec, other: KVCacheSpec) -> str:
@@ -86,6 +102,8 @@ class UniformTypeSpecs(KVCacheSpec):
     ----------
     specs : tuple of (str, KVCacheSpec)
         Layer names and specs of one class, which agree in block size and in what decides which blocks are kept.
+    readers : tuple of (str, str)
+        Layers that share another one's cache, and whose; they add nothing to a page.
 
     Raises
     ------
@@ -101,24 +119,36 @@ class UniformTypeSpecs(KVCacheSpec):
     (16, 512, 98304)
     """
 
+    block_size: int = field(init=False)
     specs: tuple[tuple[str, KVCacheSpec], ...]
+    readers: tuple[tuple[str, str], ...] = ()
 
-    def __init__(self, specs: Sequence[tuple[str, KVCacheSpec]]) -> None:
-        pairs = tuple((name, spec) for name, spec in specs)
+    def __init__(self, specs: Sequence[tuple[str, KVCacheSpec]], readers: Sequence[tuple[str, str]] = ()) -> None:
+        pairs = _check_pairs(specs)
         _check_share_a_table(pairs)
         object.__setattr__(self, "specs", pairs)
-        object.__setattr__(self, "block_size", pairs[0][1].block_size)
+        object.__setattr__(self, "readers", tuple(readers))
+        # What is true of one layer's table is true of the table that they share.
+        for name in ("block_size", "has_layer_views", "is_cp_sharded", "has_slots", "can_split_blocks"):
+            object.__setattr__(self, name, getattr(pairs[0][1], name))
+        twice = sorted({name for name, _ in self.readers} & dict(pairs).keys())
+        if twice:
+            refuse("readers", "layers without a cache of their own", ", ".join(twice), "leave them out of specs")
+        for name, target in self.readers:
+            if target not in dict(pairs):
+                refuse("readers", "targets with a cache of their own", f"{target!r} of {name!r}", "name the layer")
 
     def of(self, layer_name: str) -> KVCacheSpec:
         """Return a layer's spec."""
         specs = dict(self.specs)
+        layer_name = dict(self.readers).get(layer_name, layer_name)
         if layer_name not in specs:
             refuse("layer_name", "one of " + ", ".join(specs), repr(layer_name), "give its spec")
         return specs[layer_name]
 
     def with_layer(self, layer_name: str, target: str) -> Self:
-        """Return the specs with one more layer, which has the spec of the layer `target`."""
-        return type(self)((*self.specs, (layer_name, self.of(target))))
+        """Return the specs with one more layer, which shares the cache of the layer `target`."""
+        return type(self)(self.specs, (*self.readers, (layer_name, target)))
 
     @property
     def data_size_bytes(self) -> int:
@@ -126,7 +156,7 @@ class UniformTypeSpecs(KVCacheSpec):
 
     @property
     def page_size_bytes(self) -> int:
-        """Bytes of a block in all layers together."""
+        """Bytes of a block in all layers with a cache of their own."""
         return sum(spec.page_size_bytes for _, spec in self.specs)
 
     @property
@@ -146,6 +176,13 @@ class UniformTypeSpecs(KVCacheSpec):
     def padded_to(self, page_size_bytes: int) -> Self:
         """Refuse: pad the specs of the layers."""
         refuse("page_size_bytes", "pages of single layers", page_size_bytes, "pad the specs of the layers instead")
+
+
+def _check_pairs(specs: Any) -> tuple[tuple[str, Any], ...]:
+    pairs = tuple(specs) if hasattr(specs, "__iter__") else (specs,)
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+        refuse("specs", "pairs of a layer's name and spec", repr(specs)[:80], "pair them", ArgumentTypeError)
+    return tuple((name, spec) for name, spec in pairs)
 
 
 def _check_share_a_table(pairs: tuple[tuple[str, Any], ...]) -> None:

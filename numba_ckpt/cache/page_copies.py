@@ -138,4 +138,9 @@ def _check_pages(hot_pages: list[Array]) -> Backend:
             refuse(name, expected, describe(pages), do, ArgumentTypeError)
         check_shape(name, pages, (int(hot_pages[0].shape[0]), pages.shape[1]), "all storages have the same slots")
         check_writable(name, pages)
-    return backend_of(**{f"hot_pages[{index}]": pages for index, pages in enumerate(hot_pages)})
+    backend = backend_of(**{f"hot_pages[{index}]": pages for index, pages in enumerate(hot_pages)})
+    for index, pages in enumerate(hot_pages):
+        if any(backend.may_overlap(pages, other) for other in hot_pages[:index]):
+            do = "pass each storage once"
+            refuse(f"hot_pages[{index}]", "memory apart from the other storages", "overlapping memory", do)
+    return backend

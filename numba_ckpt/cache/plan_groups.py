@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import lcm
 from typing import Any
 
-from numba_ckpt._check import check_int, refuse
+from numba_ckpt._check import check_int, check_kind, refuse
 from numba_ckpt.cache.config import EngineConfig
 from numba_ckpt.cache.groups import MAX_BYTES, TENSOR_ALIGNMENT, KVCacheConfig, KVCacheGroup, KVCacheTensor
 from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
@@ -57,6 +57,9 @@ def plan_kv_cache(
     >>> plan.num_blocks, [tensor.layer_names for tensor in plan.tensors]
     (16, [('0', '3', '2'), ('1', '4', '5')])
     """
+    check_kind("specs", specs, Mapping)
+    if config is not None:
+        check_kind("config", config, EngineConfig)
     groups = _group(_with_caches(specs))
     rows = _rows(groups)
     spec_of = {name: group.spec_of(name) for group in groups for name in group.layer_names}
@@ -121,7 +124,11 @@ def _group_kinds(kinds: dict[KVCacheSpec, list[str]]) -> list[KVCacheGroup]:
     read divides it.
     """
     units = (spec.alignment_bytes * (spec.block_size if spec.can_split_blocks else 1) for spec in kinds)
-    page = int(ceil_to(max(spec.page_size_bytes for spec in kinds), lcm(*units)))
+    largest, unit = max(spec.page_size_bytes for spec in kinds), lcm(*units)
+    if largest + unit > MAX_BYTES:
+        do = "check the specs' shapes, and that their block sizes have a small common multiple"
+        refuse("specs", f"pages of at most {MAX_BYTES} bytes", largest + unit, do)
+    page = int(ceil_to(largest, unit))
     counts = sorted(map(len, kinds.values()))
     size = counts[-1] if counts[-1] < _NEARLY * counts[0] else counts[0]
     groups = []

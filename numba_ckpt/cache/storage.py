@@ -163,6 +163,8 @@ class KVCacheStorage:
         return list(arrays) if self._ring is None else self._ring.send(*arrays)
 
     def _blocks_of(self, group: int | None) -> BlockPieces:
+        if group is not None:
+            check_int("group", group, 0, len(self.plan.kv_cache_config.groups) - 1)
         if group not in self._blocks:
             self._blocks[group] = self._pieces_of(group)
         return self._blocks[group]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from numba_ckpt._check import refuse
+from numba_ckpt._check import check_kind, refuse
 from numba_ckpt.cache.config import EngineConfig
 from numba_ckpt.cache.groups import KVCacheConfig
 from numba_ckpt.cache.kv_cache_spec import KVCacheSpec
@@ -54,7 +54,10 @@ def table_groups(
         do = "load it with EngineConfig.from_dict"
         refuse("config", "an EngineConfig", type(config).__name__, do, ArgumentTypeError)
     specs = [group.spec for group in kv_cache_config.groups]
-    sizes = [spec.block_size for spec in specs] if kernel_block_sizes is None else list(kernel_block_sizes)
+    sizes = [spec.block_size for spec in specs]
+    if kernel_block_sizes is not None:
+        check_kind("kernel_block_sizes", kernel_block_sizes, Sequence)
+        sizes = list(kernel_block_sizes)
     if len(sizes) != len(specs):
         expected, do = f"one size for each of {len(specs)} groups", "take them from init_attn_backend"
         refuse("kernel_block_sizes", expected, len(sizes), do)

@@ -4,7 +4,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from numba_ckpt._array import Array, DeviceBackend, backend_of
+from numba_ckpt._array import Array, Backend, DeviceBackend, backend_of
 from numba_ckpt._check import INT32_MAX, check_array, check_int, check_shape, check_writable, refuse
 from numba_ckpt._jit import cuda, host_loop, int64, kernel, strided
 from numba_ckpt.errors import ArgumentTypeError
@@ -13,7 +13,7 @@ from numba_ckpt.kernels.gather_state_indices import check_table_extent
 from numba_ckpt.rules import NULL_BLOCK_ID, global_index, is_inside, running_state_col
 from numba_ckpt.rules.batch_rows import initial_state_col, step_state_col
 
-__all__ = ["StateIndices", "StateRows", "running_state_indices"]
+__all__ = ["StateIndices", "StateRows", "check_running_states", "running_state_indices"]
 
 
 class StateRows(NamedTuple):
@@ -171,6 +171,40 @@ def _refuse_row(table: Array, rows: StateRows, bad: int, num_slots: int) -> NoRe
     refuse("block_table", f"block ids in [0, {INT32_MAX}]", got, "check who filled the table")
 
 
+def _arguments(
+    block_table: Array, rows: StateRows
+) -> tuple[tuple[Array, Array, Array, Array], tuple[int, int, int, int]]:
+    """Return the arrays and sizes that loops and kernel read."""
+    accepted = rows.num_accepted_tokens
+    num_counts = 0 if accepted is None else rows.num_decodes
+    # Where nothing is counted any array will do: it is not read.
+    counts = rows.seq_lens if accepted is None else accepted
+    sizes = rows.num_reqs, rows.num_decodes, num_counts, rows.state_block_size
+    return (block_table, rows.seq_lens, rows.query_start_loc, counts), sizes
+
+
+def check_running_states(block_table: Array, rows: StateRows, out: StateIndices) -> Backend:
+    """Refuse what `running_state_indices` refuses; return the arrays' backend. Nothing is written."""
+    backend = backend_of(
+        block_table=block_table,
+        seq_lens=rows.seq_lens,
+        query_start_loc=rows.query_start_loc,
+        accepted=rows.num_accepted_tokens,
+        **out._asdict(),
+    )
+    _check_out(out)
+    _check_rows(rows, out)
+    num_slots = int(out.written.shape[1])
+    num_cols = int(running_state_col(rows.max_seq_len, rows.state_block_size)) + num_slots
+    check_table_extent(block_table, rows.num_reqs, num_cols if rows.num_reqs else 0)
+    if backend.is_host:
+        arrays, sizes = _arguments(block_table, rows)
+        bad = int(_first_bad_row(*arrays, sizes, num_slots, rows.max_seq_len))
+        if bad >= 0:
+            _refuse_row(block_table, rows, bad, num_slots)
+    return backend
+
+
 def running_state_indices(block_table: Array, rows: StateRows, out: StateIndices) -> None:
     """Look up the blocks of the states that a step starts from and leaves.
 
@@ -203,29 +237,9 @@ def running_state_indices(block_table: Array, rows: StateRows, out: StateIndices
     >>> out.initial.tolist(), out.written.tolist(), out.has_initial.tolist()
     ([5, 0, 0], [[5, 6], [7, 0], [0, 0]], [True, False, False])
     """
-    accepted = rows.num_accepted_tokens
-    backend = backend_of(
-        block_table=block_table,
-        seq_lens=rows.seq_lens,
-        query_start_loc=rows.query_start_loc,
-        accepted=accepted,
-        **out._asdict(),
-    )
-    _check_out(out)
-    _check_rows(rows, out)
-    num_slots = int(out.written.shape[1])
-    num_cols = int(running_state_col(rows.max_seq_len, rows.state_block_size)) + num_slots
-    check_table_extent(block_table, rows.num_reqs, num_cols if rows.num_reqs else 0)
-    num_counts = 0 if accepted is None else rows.num_decodes
-    # Where nothing is counted any array will do: it is not read.
-    counts = rows.seq_lens if accepted is None else accepted
-    sizes = rows.num_reqs, rows.num_decodes, num_counts, rows.state_block_size
-    arrays = block_table, rows.seq_lens, rows.query_start_loc, counts
+    backend = check_running_states(block_table, rows, out)
+    arrays, sizes = _arguments(block_table, rows)
     if isinstance(backend, DeviceBackend):
         launch_grid(backend, _running_state_indices_kernel, (1, int(out.initial.shape[0])), (*arrays, *sizes, *out))
-        return
-    arguments = *arrays, sizes
-    bad = int(_first_bad_row(*arguments, num_slots, rows.max_seq_len))
-    if bad >= 0:
-        _refuse_row(block_table, rows, bad, num_slots)
-    _running_state_indices_host(*arguments, *out)
+    else:
+        _running_state_indices_host(*arrays, sizes, *out)

@@ -138,7 +138,8 @@ def _slot_mapping_kernel(params, entries, num_blocks, request_rows, query_start_
                 else:
                     beyond = middle
             row = request_rows[request] if (request >= 0) & (params[group, TABLE_HAS_SLOTS] != 0) else -1
-            if is_inside(row, num_blocks.shape[1]) & is_inside(token, query_start_loc[request_rows.size]):
+            num_given = min(int64(query_start_loc[request_rows.size]), int64(positions.size))
+            if is_inside(row, num_blocks.shape[1]) & is_inside(token, num_given):
                 col = token_col(positions[token], size, ranks)
                 if is_inside(col, min(num_blocks[group, row], params[group, TABLE_COLS])):
                     entry = entry_index(params[group, TABLE_START], row, params[group, TABLE_COLS], col)

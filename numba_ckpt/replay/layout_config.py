@@ -1,6 +1,6 @@
 """A model's caches from a JSON file, as ``numba-ckpt layout`` reads it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,7 +164,9 @@ def plan_layout(config: LayoutConfig) -> LayoutPlan:
     """
     named = config.named_layers()
     specs = {name: _spec_of(name, layer["spec"]) for name, layer in named if "spec" in layer}
-    shared = {name: _target_of(name, layer["shares"], specs) for name, layer in named if "shares" in layer}
+    order = [name for name, _ in named]
+    earlier = {name: [other for other in order[: order.index(name)] if other in specs] for name in order}
+    shared = {name: _target_of(name, layer["shares"], earlier[name]) for name, layer in named if "shares" in layer}
     planned = plan_kv_cache(specs, config.available_bytes, config.num_blocks, config.engine)
     sizes = [None if isinstance(group.spec, StateSpec) else config.kernel_block_size for group in planned.groups]
     with_sharing = add_kv_sharing_layers_to_kv_cache_groups(planned, shared)
@@ -179,8 +181,8 @@ def _spec_of(name: str, fields: Any) -> KVCacheSpec:
         raise type(error)(f"{name}.spec.{error}") from None
 
 
-def _target_of(name: str, target: Any, specs: Mapping[str, KVCacheSpec]) -> str:
-    if target not in specs:
+def _target_of(name: str, target: Any, earlier: Sequence[str]) -> str:
+    if not isinstance(target, str) or target not in earlier:
         do = "name a layer with a cache of its own"
-        refuse(f"{name}.shares", "a layer with a spec", repr(target), do)
-    return str(target)
+        refuse(f"{name}.shares", "an earlier layer with a spec", repr(target), do)
+    return target
