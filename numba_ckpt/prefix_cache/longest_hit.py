@@ -173,14 +173,15 @@ def _find_hit(prefix, groups, known):  # type: ignore[no-untyped-def]
     position = floor_to(max(min(known - prefix.margin, prefix.last_boundary), 0), prefix.step)
     ceiling = 0
     while position > 0:
-        limit = position
-        for group in range(groups.shape[0]):
-            if groups[group, KIND] == SLIDING_WINDOW or groups[group, KIND] == CHUNKED_LOCAL:
-                limit = min(limit, _window_limit(prefix, groups, group, position, seen))
-        if limit == position:
-            if ceiling == 0 and _is_known(prefix, groups, position):
+        limit, has_states = position, _has_states(prefix, groups, position)
+        if has_states or ceiling == 0:
+            for group in range(groups.shape[0]):
+                if groups[group, KIND] == SLIDING_WINDOW or groups[group, KIND] == CHUNKED_LOCAL:
+                    limit = min(limit, _window_limit(prefix, groups, group, position, seen))
+            if limit == position and ceiling == 0 and _is_known(prefix, groups, position):
                 ceiling = position
-            if _has_states(prefix, groups, position):
+        if limit == position:
+            if has_states:
                 break
             limit -= prefix.step
         position = floor_to(limit, prefix.step)
