@@ -23,7 +23,9 @@ MAX_STEPS = 1_000_000
 _MAX_THREADS = 65_536
 
 
-def run(kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[int], memory: Memory) -> None:
+def run(
+    kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[int | bytes], memory: Memory
+) -> None:
     """Run a kernel on the host, and check everything it does.
 
     Parameters
@@ -32,8 +34,8 @@ def run(kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Se
         From `parse`.
     grid, block : sequence of int
         Blocks of the grid and threads of a block, x first, one to three numbers each.
-    arguments : sequence of int
-        A number for each parameter; pointers are addresses of `memory`.
+    arguments : sequence of int or bytes
+        A number for each parameter, bytes for a struct; pointers are addresses of `memory`.
     memory : Memory
         What the kernel may use, changed in place. Its ledger holds this launch's loads and stores afterwards.
 
@@ -55,8 +57,9 @@ def run(kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Se
     memory.ledger.clear()
     launch = Launch(kernel, _three(grid), _three(block), _packed(kernel, arguments), memory)
     num_blocks, per_batch = int(np.prod(launch.grid)), max(_MAX_THREADS // int(np.prod(launch.block)), 1)
-    for first in range(0, num_blocks, per_batch):
-        _run_threads(steps, Threads(launch, range(first, min(first + per_batch, num_blocks))))
+    with np.errstate(all="ignore"):  # a GPU has no floating-point exceptions
+        for first in range(0, num_blocks, per_batch):
+            _run_threads(steps, Threads(launch, range(first, min(first + per_batch, num_blocks))))
     memory.ledger.check()
 
 
@@ -74,11 +77,15 @@ def _three(shape: Sequence[int]) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _packed(kernel: Kernel, arguments: Sequence[int]) -> dict[str, bytes]:
+def _packed(kernel: Kernel, arguments: Sequence[int | bytes]) -> dict[str, bytes]:
     if len(arguments) != len(kernel.parameters):
         raise LaunchError(f"{kernel.name}: expected {len(kernel.parameters)} arguments, got {len(arguments)}")
-    pairs = zip(kernel.parameters, arguments, strict=True)
-    return {name: (int(value) % 2 ** (8 * size)).to_bytes(size, "little") for (name, size), value in pairs}
+    packed = {}
+    for (name, size), value in zip(kernel.parameters, arguments, strict=True):
+        packed[name] = value if isinstance(value, bytes) else (value % 2 ** (8 * size)).to_bytes(size, "little")
+        if len(packed[name]) != size:
+            raise LaunchError(f"{name}: expected {size} bytes, got {len(packed[name])}")
+    return packed
 
 
 def _run_threads(steps: list[list[Step]], threads: Threads) -> None:

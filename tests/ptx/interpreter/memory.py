@@ -93,7 +93,8 @@ class Memory:
     Examples
     --------
     >>> memory = Memory()
-    >>> memory.declare("cache", np.zeros(16, np.uint8)).base == memory.declare("table", np.zeros(4, np.uint8)).base - GAP
+    >>> cache, table = (memory.declare(name, np.zeros(16, np.uint8)) for name in ("cache", "table"))
+    >>> table.base - cache.base == GAP
     True
     """
 

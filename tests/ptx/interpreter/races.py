@@ -1,7 +1,7 @@
 """Races: two threads of a launch that use one byte in no order, one of them writing something new.
 
-Threads are in order only within a block, where a barrier lies between them. What the interpreter's own schedule makes of
-a race says nothing about a GPU, so all loads and stores of a launch are kept, and looked at when it has ended.
+Threads are in order only within a block, where a barrier lies between them. What the interpreter's own schedule makes
+of a race says nothing about a GPU, so all loads and stores of a launch are kept, and looked at when it has ended.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple

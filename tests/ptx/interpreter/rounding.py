@@ -34,9 +34,8 @@ def round_float(values: np.ndarray, kind: str, mode: str) -> np.ndarray:
     nearest = _nearest(values, kind)
     back = bfloat16_to_float(nearest) if kind == "bf16" else nearest
     error = back.astype(np.float64) - values
-    with np.errstate(invalid="ignore"):
-        too_high = {"rn": False, "rm": error > 0, "rp": False, "rz": (error > 0) & (values > 0)}[mode]
-        too_low = {"rn": False, "rm": False, "rp": error < 0, "rz": (error < 0) & (values < 0)}[mode]
+    too_high = {"rn": False, "rm": error > 0, "rp": False, "rz": (error > 0) & (values > 0)}[mode]
+    too_low = {"rn": False, "rm": False, "rp": error < 0, "rz": (error < 0) & (values < 0)}[mode]
     # Neighbours of one sign are neighbours as integers too, those of a negative number the other way round.
     bits = nearest.view(_BITS[kind])
     away = np.where(np.signbit(values), too_high, too_low).astype(bits.dtype)
@@ -46,13 +45,12 @@ def round_float(values: np.ndarray, kind: str, mode: str) -> np.ndarray:
 
 
 def _nearest(values: np.ndarray, kind: str) -> np.ndarray:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        if kind == "f16":
-            return values.astype(np.float16)
-        if kind == "f32":
-            return values.astype(np.float32)
-        single = values.astype(np.float32)
-        error = np.where(np.isinf(single), 0.0, values - single.astype(np.float64))
+    if kind == "f16":
+        return values.astype(np.float16)
+    single = values.astype(np.float32)
+    if kind == "f32":
+        return single
+    error = np.where(np.isinf(single), 0.0, values - single.astype(np.float64))
     bits = _to_odd(single, error).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
@@ -77,14 +75,13 @@ def fused_multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarra
     True
     """
     a, b, c = np.broadcast_arrays(a, b, c)
-    with np.errstate(all="ignore"):
-        if a.dtype == np.float32:
-            total, error = _two_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
-            return np.where(np.isfinite(total), _to_odd(total, error), total).astype(np.float32)
-        result = a * b + c
-        finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0) & (c != 0)
-        middling = finite & _is_middling(a) & _is_middling(b) & _is_middling(c)
-        result[middling] = _fused(a[middling], b[middling], c[middling])
+    if a.dtype == np.float32:
+        total, error = _two_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
+        return np.where(np.isfinite(total), _to_odd(total, error), total).astype(np.float32)
+    result = a * b + c
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0) & (c != 0)
+    middling = finite & _is_middling(a) & _is_middling(b) & _is_middling(c)
+    result[middling] = _fused(a[middling], b[middling], c[middling])
     for index in np.flatnonzero(finite & ~middling):
         result[index] = _exact(float(a[index]), float(b[index]), float(c[index]))
     return result

@@ -45,11 +45,7 @@ def extremum(name: str, kind: str) -> Operation:
 
 
 def _minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (
-        np.where((a == b) & np.signbit(a), a, np.fmin(a, b))
-        if a.size == b.size
-        else _minimum(*np.broadcast_arrays(a, b))
-    )
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
 
 
 def _maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:

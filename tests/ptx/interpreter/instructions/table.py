@@ -1,7 +1,7 @@
 """The table of instructions: patterns of opcodes, and what runs where one matches whole.
 
-An opcode that no pattern matches is an error that names it, and so is one with a modifier that its pattern does not list:
-nothing is ever ignored.
+An opcode that no pattern matches is an error that names it, and so is one with a modifier that its pattern does not
+list: nothing is ever ignored.
 """
 
 import re
