@@ -1,49 +1,18 @@
 """A device whose kernels are compiled for a real GPU and run by the interpreter."""
 
-import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numba import cuda, from_dtype, types
 
 from numba_ckpt._array import Array
 from numba_ckpt.testing import SimulatedDevice
-from tests.ptx.interpreter import Kernel, Memory, parse_kernel, run
+from tests.ptx.abi import COMPACT, Abi, compiled
+from tests.ptx.interpreter import Memory, run
+from tests.ptx.sparse import SparseArray
 
-__all__ = ["CAPABILITY", "PtxDevice", "compiled", "flattened", "type_of"]
-
-CAPABILITY = (9, 0)
-
-
-def type_of(argument: Any) -> types.Type:
-    """Return the type with which Numba compiles for an argument: device arrays are writable and aligned."""
-    if isinstance(argument, tuple):
-        return types.UniTuple(type_of(argument[0]), len(argument))
-    if not isinstance(argument, np.ndarray):
-        return types.boolean if isinstance(argument, bool) else types.int64
-    layout = "C" if argument.flags.c_contiguous else "F" if argument.flags.f_contiguous else "A"
-    return types.Array(from_dtype(argument.dtype), argument.ndim, layout)
-
-
-@functools.cache
-def compiled(kernel: Any, signature: tuple[types.Type, ...], capability: tuple[int, int] = CAPABILITY) -> Kernel:
-    """Compile a kernel for argument types and read what comes out."""
-    ptx, _ = cuda.compile_ptx(kernel.py_func, signature, cc=capability)
-    return parse_kernel(ptx)
-
-
-def flattened(argument: Any, address: int = 0) -> Iterator[int]:
-    """Yield the numbers that a kernel is passed for an argument; an array's data begins at `address`."""
-    if isinstance(argument, tuple):
-        for part in argument:
-            yield from flattened(part)
-    elif isinstance(argument, np.ndarray):
-        # Two pointers for the host, size, bytes of an element, data, shape, strides.
-        yield from (0, 0, argument.size, argument.itemsize, address, *argument.shape, *argument.strides)
-    else:
-        yield int(argument)
+__all__ = ["PtxDevice"]
 
 
 def root_of(array: np.ndarray) -> np.ndarray:
@@ -72,16 +41,22 @@ class PtxDevice(SimulatedDevice):
     ----------
     launched : set
         Kernels that ran.
+    abi : Abi
+        How kernels are passed their arguments.
     capability : tuple of int
         Compute capability that kernels are compiled for.
+    memory : Memory
+        Of the last launch, with its ledger.
     """
 
     name = "ptx"
 
-    def __init__(self, capability: tuple[int, int] = CAPABILITY) -> None:
+    def __init__(self, abi: Abi = COMPACT, capability: tuple[int, int] = (9, 0)) -> None:
         super().__init__()
-        self.launched: set[Any] = set()
+        self.abi = abi
         self.capability = capability
+        self.launched: set[Any] = set()
+        self.memory = Memory()
         self._written: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -109,23 +84,25 @@ class PtxDevice(SimulatedDevice):
         self.num_launches += 1
         self._run_queue()
         self.launched.add(kernel)
-        program = compiled(kernel, tuple(map(type_of, arguments)), self.capability)
-        memory = Memory()
-        addresses = self._declare(
-            memory, dict(zip(inspect.signature(kernel.py_func).parameters, arguments, strict=True))
-        )
-        values = [value for each in zip(arguments, addresses, strict=True) for value in flattened(*each)]
-        run(program, grid, (block,), values, memory)
+        signature = tuple(map(self.abi.type_of, arguments))
+        program = compiled(self.abi, kernel, signature, self.capability)
+        self.memory = Memory()
+        named = dict(zip(inspect.signature(kernel.py_func).parameters, arguments, strict=True))
+        pairs = zip(arguments, self._declare(named), strict=True)
+        values = [value for argument, address in pairs for value in self.abi.packed(argument, address)]
+        run(program, grid, (block,), values, self.memory)
 
-    def _declare(self, memory: Memory, arguments: dict[str, Any]) -> Iterator[int]:
+    def _declare(self, arguments: dict[str, Any]) -> Iterator[int]:
         """Declare what arguments point to, and yield each one's address; 0 for a number."""
         bases: dict[int, int] = {}
         for name, argument in arguments.items():
-            if not isinstance(argument, np.ndarray):
+            if isinstance(argument, SparseArray):
+                yield self.memory.declare_sparse(name, argument.nbytes, *argument.windows).base
+            elif isinstance(argument, np.ndarray):
+                root = root_of(argument)
+                if id(root) not in bases:
+                    _, written = self._written.get(id(root), (root, None))
+                    bases[id(root)] = self.memory.declare(name, bytes_of(root), written).base
+                yield bases[id(root)] + offset_in(root, argument)
+            else:
                 yield 0
-                continue
-            root = root_of(argument)
-            if id(root) not in bases:
-                _, written = self._written.get(id(root), (root, None))
-                bases[id(root)] = memory.declare(name, bytes_of(root), written).base
-            yield bases[id(root)] + offset_in(root, argument)

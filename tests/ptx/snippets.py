@@ -24,12 +24,12 @@ def run_on(arrays, body, grid=(1,), block=(1,), written=None):
 
 
 def evaluate(opcode, result, *sources):
-    """Run one instruction with a thread for each value; `sources` and `result` are arrays, the latter overwritten.
+    """Run one instruction, in a block of its own for each value of the arrays; `result` is overwritten.
 
     Values of 8 bits are held in registers of 16; an array of bool is a predicate.
     """
     arrays = {f"in{i}": np.ascontiguousarray(source) for i, source in enumerate(sources)} | {"out": result}
-    lines, operands = ["mov.u32 %r8, %tid.x; cvt.u64.u32 %d1, %r8;"], []
+    lines, operands = ["mov.u32 %r8, %ctaid.x; cvt.u64.u32 %d1, %r8;"], []
     for index, array in enumerate(arrays.values()):
         bits = 8 * array.itemsize
         register = f"{PREFIXES[bits]}{index + 2}"
@@ -45,5 +45,5 @@ def evaluate(opcode, result, *sources):
         lines.append(f"selp.b16 %h8, 1, 0, {register};")
         register = "%h8"
     lines.append(f"st.global.b{bits} [%a{len(sources)}], {register};")
-    run_on(arrays, "\n".join(lines), block=(result.size,))
+    run_on(arrays, "\n".join(lines), grid=(result.size,))
     return result

@@ -56,7 +56,9 @@ def run(
     steps = _decoded(kernel)
     memory.ledger.clear()
     launch = Launch(kernel, _three(grid), _three(block), _packed(kernel, arguments), memory)
-    num_blocks, per_batch = int(np.prod(launch.grid)), max(_MAX_THREADS // int(np.prod(launch.block)), 1)
+    if (size := int(np.prod(launch.block))) > kernel.max_threads:
+        raise LaunchError(f"{kernel.name}: expected at most {kernel.max_threads} threads in a block, got {size}")
+    num_blocks, per_batch = int(np.prod(launch.grid)), max(_MAX_THREADS // size, 1)
     with np.errstate(all="ignore"):  # a GPU has no floating-point exceptions
         for first in range(0, num_blocks, per_batch):
             _run_threads(steps, Threads(launch, range(first, min(first + per_batch, num_blocks))))

@@ -8,7 +8,7 @@ from tests.ptx.interpreter.program import Address, Immediate, Operand, Register,
 
 __all__ = ["parse_operands"]
 
-_COMMAS = re.compile(r",(?![^{]*\})")
+_COMMAS = re.compile(r",(?![^{(]*[})])")
 _ADDRESS = re.compile(r"\[\s*(?P<base>[%\w$.]+)\s*(?:\+\s*(?P<offset>-?\w+))?\s*\]")
 _SPECIAL = re.compile(r"%[a-z_]+\d*(\.[xyzw])?")
 _SYMBOL = re.compile(r"[A-Za-z_$][\w$]*")
@@ -39,7 +39,8 @@ def _operand(text: str, registers: Container[str]) -> Operand:
         return Register(text)
     if _SPECIAL.fullmatch(text):
         return Special(text)
-    return _constant(text)
+    # The arguments of a call: no instruction here takes any, and the message shall name that instruction.
+    return Symbol(text) if text.startswith("(") else _constant(text)
 
 
 def _constant(text: str) -> Operand:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from tests.ptx.interpreter.errors import ParseError
 from tests.ptx.interpreter.operands import parse_operands
 from tests.ptx.interpreter.program import DTYPES, Instruction, Kernel, Parameter, Register
@@ -13,6 +15,7 @@ __all__ = ["parse", "parse_kernel"]
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+(?P<name>[\w$]+)\s*\((?P<parameters>[^)]*)\)(?P<directives>[^{;]*)\{")
 _TUNING = re.compile(r"\s*(\.(maxntid|reqntid|minnctapersm|maxnreg)\s+\d+(\s*,\s*\d+)*\s*)*")
+_MAX_THREADS = re.compile(r"\.maxntid\s+([\d,\s]+)")
 _PARAMETER = re.compile(r"\.param(?:\s+\.align\s+\d+)?\s+\.(?P<type>\w+)(?:\s+\.ptr(?:\s+\.\w+)*(?:\s+\d+)?)?\s+"
                         r"(?P<name>[\w$]+)(?:\[(?P<count>\d+)\])?")  # fmt: skip
 _SHARED = re.compile(r"(?:\.\w+\s+)*\.shared\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s+"
@@ -23,6 +26,7 @@ _STATEMENT = re.compile(r"\s*(?:(?P<label>[\w$]+)\s*:(?!:)|(?P<brace>[{}])|(?P<s
 _INSTRUCTION = re.compile(
     r"(?:@(?P<not>!?)(?P<guard>%[\w$]+)\s+)?(?P<opcode>[a-z][\w.:]*)(?:\s+(?P<rest>.*))?", re.DOTALL
 )
+_HINT = re.compile(r"\.(pragma|loc)\s")
 _ENDS_BLOCK = re.compile(r"(bra|brx|ret|exit|bar|barrier|trap)\b")
 
 
@@ -97,7 +101,9 @@ def _parse_entry(text: str, entry: re.Match[str], shared: dict[str, tuple[int, i
         _add_statement(code, match, line)
     # Labels at the very end, and code that runs off it, lead to a block without instructions.
     blocks = tuple(map(tuple, code.blocks))
-    return Kernel(entry["name"], tuple(parameters), code.registers, code.shared, blocks, code.labels)
+    limit = _MAX_THREADS.search(entry["directives"])
+    max_threads = int(np.prod([int(number) for number in limit[1].split(",")])) if limit else 1024
+    return Kernel(entry["name"], tuple(parameters), code.registers, code.shared, blocks, code.labels, max_threads)
 
 
 def _statements(text: str, start: int) -> Iterator[tuple[int, re.Match[str]]]:
@@ -138,7 +144,7 @@ def _add_declaration(code: _Code, statement: str, line: int) -> None:
             code.registers.update(dict.fromkeys(names, match["type"]))
     elif match := _SHARED.fullmatch(statement):
         _add_shared(code.shared, match)
-    elif not statement.startswith((".pragma", ".loc")):
+    elif not _HINT.match(statement):
         raise ParseError(f"line {line}: unknown declaration: {statement.strip()}")
 
 

@@ -139,6 +139,8 @@ class Kernel(NamedTuple):
         Control enters a block at its start and leaves it at its end.
     labels : dict
         Index of the block that each label begins.
+    max_threads : int
+        Threads of the largest block that it may be launched with.
     """
 
     name: str
@@ -147,6 +149,7 @@ class Kernel(NamedTuple):
     shared: dict[str, tuple[int, int]]
     blocks: tuple[tuple[Instruction, ...], ...]
     labels: dict[str, int]
+    max_threads: int = 1024
 
     @property
     def shared_bytes(self) -> int:
