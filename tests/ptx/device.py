@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numba_ckpt._array import Array
-from numba_ckpt.testing import SimulatedDevice
+from numba_ckpt.testing import SimulatedArray, SimulatedDevice
 from tests.ptx.abi import COMPACT, Abi, compiled
 from tests.ptx.interpreter import Memory, run
 from tests.ptx.sparse import SparseArray
@@ -30,6 +30,20 @@ def bytes_of(root: np.ndarray) -> np.ndarray:
 def offset_in(root: np.ndarray, array: np.ndarray) -> int:
     """Return the byte of an array's memory at which a view of it begins."""
     return int(array.ctypes.data - root.ctypes.data)
+
+
+class WatchedArray(SimulatedArray):
+    """An array that tells its device what the host assigns to it."""
+
+    device: Any = None
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.device = getattr(source, "device", None)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        if self.device is not None:
+            self.device.mark_written(self, key)
 
 
 class PtxDevice(SimulatedDevice):
@@ -60,7 +74,8 @@ class PtxDevice(SimulatedDevice):
         self._written: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        array = super().empty(shape, dtype)
+        array = super().empty(shape, dtype).view(WatchedArray)
+        array.device = self
         self.poison(array)
         return array
 
@@ -73,12 +88,13 @@ class PtxDevice(SimulatedDevice):
         super().copy_async(destination, source)
         self._queue.append(lambda: self.mark_written(destination))
 
-    def mark_written(self, array: Array) -> None:
-        """Let an array's elements be read."""
+    def mark_written(self, array: Array, key: Any = ...) -> None:
+        """Let an array's elements be read, or those that a key selects."""
         root = root_of(array)
         if id(root) in self._written:
-            shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
-            np.ndarray(shape, bool, self._written[id(root)][1], offset_in(root, array), strides)[...] = True
+            for byte in range(array.itemsize):
+                first = offset_in(root, array) + byte
+                np.ndarray(array.shape, bool, self._written[id(root)][1], first, array.strides)[key] = True
 
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
         self.num_launches += 1

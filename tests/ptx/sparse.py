@@ -1,4 +1,4 @@
-"""Arrays too large to have: only the rows that a test touches are backed."""
+"""Arrays too large to have: only the parts that a test touches are backed."""
 
 import math
 from typing import NamedTuple
@@ -11,28 +11,28 @@ __all__ = ["SparseArray"]
 
 
 class SparseArray(NamedTuple):
-    """A contiguous array of which some rows exist; a kernel that touches another is stopped.
+    """A contiguous array of which some parts exist; a kernel that touches another is stopped.
 
     Attributes
     ----------
     shape : tuple of int
         As the kernel sees it.
-    rows : dict
-        Elements of the rows that exist, by their number along the first axis.
+    parts : dict
+        Arrays of consecutive elements, by the flat index of the first.
 
     Examples
     --------
-    >>> cache = SparseArray((2**20, 4096), {2**20 - 1: np.zeros(4096, np.uint16)})
+    >>> cache = SparseArray((2**20, 4096), {(2**20 - 1) * 4096: np.zeros(4096, np.uint16)})
     >>> cache.nbytes, [window.start for window in cache.windows]
     (8589934592, [8589926400])
     """
 
     shape: tuple[int, ...]
-    rows: dict[int, np.ndarray]
+    parts: dict[int, np.ndarray]
 
     @property
     def dtype(self) -> np.dtype:
-        return next(iter(self.rows.values())).dtype
+        return next(iter(self.parts.values())).dtype
 
     @property
     def ndim(self) -> int:
@@ -52,4 +52,4 @@ class SparseArray(NamedTuple):
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        return tuple(Window(row * self.strides[0], self.rows[row].view(np.uint8).ravel()) for row in sorted(self.rows))
+        return tuple(Window(first * self.itemsize, self.parts[first].view(np.uint8)) for first in sorted(self.parts))

@@ -134,7 +134,7 @@ def test_overlapping_stores_of_different_widths():
         "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0;@%p1 st.global.u32 [%a0], 258; @!%p1 st.global.u8 [%a0+1], {};"
     )
     run_on({"out": words(0)}, split.format(1), block=(2,))
-    with pytest.raises(RaceError, match=r"race for the byte at 0x100000000001"):
+    with pytest.raises(RaceError, match=r"race in out of 4 bytes at byte 1"):
         run_on({"out": words(0)}, split.format(2), block=(2,))
 
 

@@ -62,7 +62,7 @@ def run(
     with np.errstate(all="ignore"):  # a GPU has no floating-point exceptions
         for first in range(0, num_blocks, per_batch):
             _run_threads(steps, Threads(launch, range(first, min(first + per_batch, num_blocks))))
-    memory.ledger.check()
+    memory.ledger.check(memory.locate)
 
 
 @functools.cache

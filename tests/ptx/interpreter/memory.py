@@ -124,9 +124,8 @@ class Memory:
         for window, lanes, where in self._find(access):
             if window.written is not None and not (known := window.written[where].all(axis=1)).all():
                 index = _first(lanes, ~known)
-                raise UnwrittenError(
-                    f"{access.at(index)}\n  reads what nothing has written, in {self._locate(access, index)}"
-                )
+                where_it_is = self.locate(int(access.addresses[index]))
+                raise UnwrittenError(f"{access.at(index)}\n  reads what nothing has written, in {where_it_is}")
             loaded[lanes] = window.data[where]
         self.ledger.record_load(access, loaded)
         return loaded
@@ -147,7 +146,9 @@ class Memory:
         found = np.searchsorted(self._starts, addresses, side="right") - 1
         if (misaligned := addresses % np.uint64(access.width) != 0).any():
             index = int(np.argmax(misaligned))
-            raise AlignmentError(f"{access.at(index)}\n  is not aligned to its width, in {self._locate(access, index)}")
+            raise AlignmentError(
+                f"{access.at(index)}\n  is not aligned to its width, in {self.locate(int(access.addresses[index]))}"
+            )
         parts: list[tuple[Window, np.ndarray | slice, np.ndarray]] = []
         for number in np.unique(found):
             lanes = slice(None) if (found == number).all() else np.flatnonzero(found == number)
@@ -159,9 +160,8 @@ class Memory:
             parts.append((window, lanes, offsets[:, None] + np.arange(access.width)))
         return parts
 
-    def _locate(self, access: Access, index: int) -> str:
+    def locate(self, address: int) -> str:
         """Say where an address lies, relative to the nearest allocation."""
-        address = int(access.addresses[index])
         if not self.allocations:
             return "no allocation"
         nearest = min(self.allocations, key=lambda a: max(a.base - address, address - a.base - a.size, 0))
@@ -171,7 +171,7 @@ class Memory:
         address = int(access.addresses[index])
         inside = any(a.base <= address and address + access.width <= a.base + a.size for a in self.allocations)
         where = "is in a part that nothing backs" if inside else "is outside all allocations; the nearest is"
-        return OutOfBoundsError(f"{access.at(index)}\n  {where}: {self._locate(access, index)}")
+        return OutOfBoundsError(f"{access.at(index)}\n  {where}: {self.locate(int(access.addresses[index]))}")
 
 
 def _first(lanes: np.ndarray | slice, wrong: np.ndarray) -> int:

@@ -4,6 +4,7 @@ Threads are in order only within a block, where a barrier lies between them. Wha
 of a race says nothing about a GPU, so all loads and stores of a launch are kept, and looked at when it has ended.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,8 +60,8 @@ class Ledger:
         stores = [_bytes_of(entry.access).ravel() for entry in self._entries if entry.before is not None]
         return np.unique(np.concatenate(stores)) if stores else np.zeros(0, np.uint64)
 
-    def check(self) -> None:
-        """Raise RaceError for the first byte, by address, on which two threads race."""
+    def check(self, locate: Callable[[int], str]) -> None:
+        """Raise RaceError for the first byte, by address, on which two threads race; `locate` says where one lies."""
         written = self.written()
         if not written.size:
             return
@@ -72,20 +73,21 @@ class Ledger:
         ends = np.append(starts[1:], order.size)
         for start, end in zip(starts[shared], ends[shared], strict=True):
             rows = order[start:end]
-            self._check_byte(int(address[rows[0]]), [_Use(*(int(use[row]) for use in uses[1:])) for row in rows])
-
-    def _check_byte(self, address: int, uses: list[_Use]) -> None:
-        for store in (use for use in uses if use.is_store):
-            for other in uses:
-                if _race(store, other):
-                    what = "another value" if other.is_store else "a read of it"
-                    raise RaceError(f"{self._describe(store)}\n{self._describe(other)}\n  race for the byte at "
-                                    f"{address:#x}: one writes, and no barrier parts it from {what}")  # fmt: skip
+            if race := _first_race([_Use(*(int(use[row]) for use in uses[1:])) for row in rows]):
+                store, other = race
+                what = "another value" if other.is_store else "a read of it"
+                where = f"race in {locate(int(address[rows[0]]))}: no barrier parts a store from {what}"
+                raise RaceError(f"{self._describe(store)}\n{self._describe(other)}\n  {where}")
 
     def _describe(self, use: _Use) -> str:
         what = f"stores {use.value:#04x}" if use.is_store else f"reads {use.value:#04x}"
         instruction = self._entries[use.entry].access.instruction
         return f"{instruction}\n  thread {use.thread} (block {use.block}) {what}"
+
+
+def _first_race(uses: list[_Use]) -> tuple[_Use, _Use] | None:
+    pairs = ((store, other) for store in uses if store.is_store for other in uses)
+    return next((pair for pair in pairs if _race(*pair)), None)
 
 
 def _race(store: _Use, other: _Use) -> bool:
