@@ -10,6 +10,7 @@ from numba import cuda, from_dtype, types
 
 from numba_ckpt._device import CompactArray, compile_ptx
 from tests.ptx.interpreter import Kernel, parse_kernel
+from tests.ptx.kept import kept
 from tests.ptx.sparse import SparseArray
 
 __all__ = ["COMPACT", "ORDINARY", "Abi", "compiled", "is_array"]
@@ -28,6 +29,8 @@ class Abi(NamedTuple):
 
     Attributes
     ----------
+    name : str
+        For messages.
     array_type : callable
         From an array to the type that Numba compiles for.
     pack : callable
@@ -36,6 +39,7 @@ class Abi(NamedTuple):
         From a kernel, argument types and a compute capability to PTX.
     """
 
+    name: str
     array_type: Callable[[np.ndarray], types.Type]
     pack: Callable[[np.ndarray, int], Iterator[int | bytes]]
     ptx: Callable[[Any, tuple[types.Type, ...], tuple[int, int]], str]
@@ -70,12 +74,14 @@ def _compact_parameters(array: np.ndarray, address: int) -> Iterator[int | bytes
 
 
 ORDINARY = Abi(
+    "ordinary",
     _ordinary_type,
     _ordinary_parameters,
     lambda kernel, signature, capability: str(cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]),
 )
 """What ``kernel[grid, block](...)`` does: each array is 5 + 2n parameters."""
 COMPACT = Abi(
+    "compact",
     lambda array: CompactArray(from_dtype(array.dtype), array.ndim),
     _compact_parameters,
     lambda kernel, signature, capability: compile_ptx(kernel, signature, capability, _MAX_THREADS),
@@ -85,5 +91,5 @@ COMPACT = Abi(
 
 @functools.cache
 def compiled(abi: Abi, kernel: Any, signature: tuple[types.Type, ...], capability: tuple[int, int]) -> Kernel:
-    """Compile a kernel for argument types and read what comes out."""
-    return parse_kernel(abi.ptx(kernel, signature, capability))
+    """Compile a kernel for argument types, or read what an earlier run compiled, and parse it."""
+    return parse_kernel(kept((abi, kernel, signature, capability), lambda: abi.ptx(kernel, signature, capability)))

@@ -13,7 +13,7 @@ from tests.ptx.device import PtxDevice
 from tests.ptx.interpreter import AlignmentError, OutOfBoundsError, RaceError, UnwrittenError
 from tests.ptx.sparse import SparseArray
 
-EVERY_ABI = pytest.mark.parametrize("abi", [COMPACT, ORDINARY], ids=["compact", "ordinary"])
+EVERY_ABI = pytest.mark.parametrize("abi", [COMPACT, ORDINARY], ids=lambda abi: abi.name)
 
 
 @cuda.jit
