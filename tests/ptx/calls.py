@@ -115,12 +115,12 @@ def _blocks(places, num_blocks=7):
     """Pieces of blocks of any sizes, one kind after another with gaps between."""
     rng, pieces, end = places.rng, [], int(places.rng.integers(0, 4))
     for _ in range(rng.integers(1, 4)):
-        size = int(rng.choice([1, 3, 8, 16, 33, 64]))
+        size = int(rng.choice([1, 3, 16, 33, 64, 320, 1000]))
         distance = size + int(rng.choice([0, 0, 1, 5]))
         pieces.append((end, distance, size))
         end += num_blocks * distance + int(rng.integers(0, 3))
     words = rng.integers(0, 256, end * 8, np.uint8).view(rng.choice(WORDS))[:end]
-    return BlockPieces(places.put(words, num_strided=0), places.put(np.array(pieces)), num_blocks, 64)
+    return BlockPieces(places.put(words, num_strided=0), places.put(np.array(pieces)), num_blocks, 1000)
 
 
 def copy_blocks(places):

@@ -55,6 +55,8 @@ class PtxDevice(SimulatedDevice):
     ----------
     launched : set
         Kernels that ran.
+    reached : dict
+        Basic blocks that ran, by kernel and argument types.
     abi : Abi
         How kernels are passed their arguments.
     capability : tuple of int
@@ -70,6 +72,7 @@ class PtxDevice(SimulatedDevice):
         self.abi = abi
         self.capability = capability
         self.launched: set[Any] = set()
+        self.reached: dict[Any, set[int]] = {}
         self.memory = Memory()
         self._written: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -106,7 +109,8 @@ class PtxDevice(SimulatedDevice):
         named = dict(zip(inspect.signature(kernel.py_func).parameters, arguments, strict=True))
         pairs = zip(arguments, self._declare(named), strict=True)
         values = [value for argument, address in pairs for value in self.abi.packed(argument, address)]
-        run(program, grid, (block,), values, self.memory)
+        reached = run(program, grid, (block,), values, self.memory)
+        self.reached.setdefault((kernel, signature), set()).update(reached)
 
     def _declare(self, arguments: dict[str, Any]) -> Iterator[int]:
         """Declare what arguments point to, and yield each one's address; 0 for a number."""

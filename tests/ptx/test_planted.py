@@ -8,6 +8,7 @@ from numba.core import cgutils
 from numba.cuda.extending import intrinsic
 
 from numba_ckpt.kernels._registry import OPS
+from tests.ptx import needs_compiler  # noqa: F401
 from tests.ptx.abi import COMPACT, ORDINARY
 from tests.ptx.device import PtxDevice
 from tests.ptx.interpreter import AlignmentError, OutOfBoundsError, RaceError, UnwrittenError

@@ -25,7 +25,7 @@ _MAX_THREADS = 65_536
 
 def run(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[int | bytes], memory: Memory
-) -> None:
+) -> set[int]:
     """Run a kernel on the host, and check everything it does.
 
     Parameters
@@ -39,6 +39,11 @@ def run(
     memory : Memory
         What the kernel may use, changed in place. Its ledger holds this launch's loads and stores afterwards.
 
+    Returns
+    -------
+    set of int
+        Basic blocks that some thread ran.
+
     Raises
     ------
     PtxError
@@ -49,9 +54,9 @@ def run(
     >>> kernel = parse_kernel(".entry k(.param .u64 p) { .reg .b64 %rd<2>; .reg .b32 %r<2>;"
     ...                       "ld.param.u64 %rd1, [p]; mov.u32 %r1, %ntid.x; st.global.u32 [%rd1], %r1; ret; }")
     >>> memory, word = Memory(), np.zeros(4, np.uint8)
-    >>> run(kernel, [1], [32], [memory.declare("word", word).base], memory)
-    >>> word.tolist()
-    [32, 0, 0, 0]
+    >>> reached = run(kernel, [1], [32], [memory.declare("word", word).base], memory)
+    >>> reached, word.tolist()
+    ({0}, [32, 0, 0, 0])
     """
     steps = _decoded(kernel)
     memory.ledger.clear()
@@ -59,19 +64,17 @@ def run(
     if (size := int(np.prod(launch.block))) > kernel.max_threads:
         raise LaunchError(f"{kernel.name}: expected at most {kernel.max_threads} threads in a block, got {size}")
     num_blocks, per_batch = int(np.prod(launch.grid)), max(_MAX_THREADS // size, 1)
+    reached: set[int] = set()
     with np.errstate(all="ignore"):  # a GPU has no floating-point exceptions
         for first in range(0, num_blocks, per_batch):
-            _run_threads(steps, Threads(launch, range(first, min(first + per_batch, num_blocks))))
+            reached |= _run_threads(steps, Threads(launch, range(first, min(first + per_batch, num_blocks))))
     memory.ledger.check(memory.locate)
+    return reached
 
 
-@functools.cache
-def _decode_blocks(blocks: tuple, labels: tuple) -> list[list[Step]]:
-    return [[decode(instruction, dict(labels)) for instruction in block] for block in blocks]
-
-
+@functools.lru_cache(maxsize=256)
 def _decoded(kernel: Kernel) -> list[list[Step]]:
-    return _decode_blocks(kernel.blocks, tuple(kernel.labels.items()))
+    return [[decode(instruction, kernel.labels) for instruction in block] for block in kernel.blocks]
 
 
 def _three(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -90,13 +93,16 @@ def _packed(kernel: Kernel, arguments: Sequence[int | bytes]) -> dict[str, bytes
     return packed
 
 
-def _run_threads(steps: list[list[Step]], threads: Threads) -> None:
+def _run_threads(steps: list[list[Step]], threads: Threads) -> set[int]:
+    reached = set()
     for number, position in enumerate(_schedule(threads, len(steps))):
         if number >= MAX_STEPS:
             raise RunawayError(f"{threads.launch.kernel.name} still runs after {MAX_STEPS} basic blocks")
+        reached.add(position)
         threads.position[threads.lanes] = position + 1
         for step in steps[position]:
             step(threads)
+    return reached
 
 
 def _schedule(threads: Threads, end: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """A compiled kernel as records: what the parser makes and the machine runs."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -122,8 +123,9 @@ class Parameter(NamedTuple):
     size: int
 
 
-class Kernel(NamedTuple):
-    """A kernel's code, cut into basic blocks.
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A kernel's code, cut into basic blocks; equal to itself only.
 
     Attributes
     ----------

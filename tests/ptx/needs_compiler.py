@@ -1,0 +1,8 @@
+"""Imported first by tests that compile kernels: skips them where nothing can.
+
+numba's own CUDA compiles with the libraries of an installed toolkit; numba-cuda brings its own.
+"""
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason='compiles kernels: pip install -e ".[compile]"')
