@@ -9,14 +9,12 @@ import numpy as np
 from numba import cuda, from_dtype, types
 
 from numba_ckpt._device import CompactArray, compile_ptx
+from numba_ckpt.kernels._launch import THREADS_PER_BLOCK
 from tests.ptx.interpreter import Kernel, parse_kernel
 from tests.ptx.kept import kept
 from tests.ptx.sparse import SparseArray
 
 __all__ = ["COMPACT", "ORDINARY", "Abi", "compiled", "is_array"]
-
-# Far more than the tests' blocks; ptxas, which the interpreter does without, is who asks.
-_MAX_THREADS = 256
 
 
 def is_array(argument: Any) -> bool:
@@ -84,7 +82,7 @@ COMPACT = Abi(
     "compact",
     lambda array: CompactArray(from_dtype(array.dtype), array.ndim),
     _compact_parameters,
-    lambda kernel, signature, capability: compile_ptx(kernel, signature, capability, _MAX_THREADS),
+    lambda kernel, signature, capability: compile_ptx(kernel, signature, [capability], THREADS_PER_BLOCK)[0],
 )
 """What our launchers do: each array is one structure of address, shape and strides."""
 

@@ -9,7 +9,7 @@ from numba_ckpt.rules import CAST_BFLOAT16, CAST_FLOAT16, CAST_NONE
 
 __all__ = ["EXPORTS"]
 
-NUM_BLOCKS, CHANNELS, STATE_LEN = 9, 5, 3
+NUM_BLOCKS, CHANNELS, STATE_LEN = 9, 11, 3
 
 
 def _bits(rng, shape, dtype):
@@ -42,15 +42,14 @@ def _conv(places, lens, types, cast, dtype):
 
 
 def _recurrent(places, types, cast, dtype):
-    rng, size = places.rng, int(places.rng.choice([1, 7, 40, 320, 1000]))
+    rng, size = places.rng, int(places.rng.choice([1, 40, 333, 1600, 1600]))
     cache = places.put(_bits(rng, (NUM_BLOCKS, size), types[0]), num_strided=1)
     states = places.put(_bits(rng, (6, size), types[1]), num_strided=1)
     return RecurrentMove(cache, states, places.put(rng.integers(0, 6, 4).astype(dtype)), cast)
 
 
-def _export(conv_types, conv_cast, state_types, state_cast):
+def _export(dtype, conv_types, conv_cast, state_types, state_cast):
     def export(places):
-        dtype = places.rng.choice([np.int32, np.int64])
         lens = places.rng.integers(0, 7, 3)
         targets = _targets(places, lens, dtype)
         conv = _conv(places, lens, conv_types, conv_cast, dtype)
@@ -62,9 +61,9 @@ def _export(conv_types, conv_cast, state_types, state_cast):
 
 _TO_16_BITS = np.uint16, np.uint32
 EXPORTS = {
-    "export-bytes": _export((np.uint8, np.uint8), CAST_NONE, (np.uint8, np.uint8), CAST_NONE),
-    "export-words": _export((np.uint16, np.uint16), CAST_NONE, (np.uint32, np.uint32), CAST_NONE),
-    "export-doubles": _export((np.int64, np.int64), CAST_NONE, (np.int64, np.int64), CAST_NONE),
-    "export-rounded": _export(_TO_16_BITS, CAST_BFLOAT16, _TO_16_BITS, CAST_FLOAT16),
+    "export-bytes": _export(np.int32, (np.uint8, np.uint8), CAST_NONE, (np.uint8, np.uint8), CAST_NONE),
+    "export-words": _export(np.int64, (np.uint16, np.uint16), CAST_NONE, (np.uint32, np.uint32), CAST_NONE),
+    "export-doubles": _export(np.int32, (np.int64, np.int64), CAST_NONE, (np.int64, np.int64), CAST_NONE),
+    "export-rounded": _export(np.int64, _TO_16_BITS, CAST_BFLOAT16, _TO_16_BITS, CAST_FLOAT16),
 }
 """Calls by name, as in `calls.py`."""
