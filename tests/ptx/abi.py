@@ -82,7 +82,7 @@ COMPACT = Abi(
     "compact",
     lambda array: CompactArray(from_dtype(array.dtype), array.ndim),
     _compact_parameters,
-    lambda kernel, signature, capability: compile_ptx(kernel, signature, [capability], THREADS_PER_BLOCK)[0],
+    lambda kernel, signature, capability: compile_ptx(kernel, signature, capability, THREADS_PER_BLOCK),
 )
 """What our launchers do: each array is one structure of address, shape and strides."""
 

@@ -3,6 +3,8 @@
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
+
 from tests.ptx.abi import COMPACT, compiled
 from tests.ptx.calls import CALLS
 from tests.ptx.device import PtxDevice
@@ -18,10 +20,21 @@ def check(name: str, seed: int, **options: Any) -> PtxDevice:
         vars(device).update(options)
         on_host, on_device = Places(seed), Places(seed, device)
         results = [CALLS[name](places) for places in (on_host, on_device)]
-        assert on_device.contents() == on_host.contents(), f"{name} with seed {seed}: bytes differ"
+        held = [places.contents() for places in (on_host, on_device)]
         if results[0] is not None:
-            assert results[0].tobytes() == device.get(results[1]).tobytes(), f"{name} with seed {seed}"
+            held[0].append(results[0].tobytes())
+            held[1].append(device.get(results[1]).tobytes())
+        assert held[0] == held[1], f"{name} with seed {seed}: {_first_difference(*held)}"
     return device
+
+
+def _first_difference(on_host: list[bytes], on_device: list[bytes]) -> str:
+    """Say where buffers differ; they are numbered as the call placed them, what it returned last."""
+    number = next(number for number, pair in enumerate(zip(on_host, on_device, strict=True)) if pair[0] != pair[1])
+    host, device = np.frombuffer(on_host[number], np.uint8), np.frombuffer(on_device[number], np.uint8)
+    byte = int(np.argmax(host != device))
+    values = f"{host[byte]:#04x} on the host, {device[byte]:#04x} on the device"
+    return f"buffer {number} of {host.size} bytes differs at byte {byte}: {values}"
 
 
 def unreached(name: str, num_seeds: int) -> dict[tuple[Any, Any], list[str]]:

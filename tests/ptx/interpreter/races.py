@@ -31,7 +31,7 @@ class _Use(NamedTuple):
     thread: int
     block: int
     epoch: int
-    is_store: bool
+    is_store: int
     before: int
     value: int
     entry: int

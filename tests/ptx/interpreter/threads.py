@@ -111,9 +111,8 @@ class Threads:
 
     def access(self, addresses: np.ndarray, width: int, instruction: Instruction) -> Access:
         """Describe what the running threads do to memory."""
-        addresses = np.broadcast_to(addresses, self.num_lanes)
-        who = (self.index, self.block, self.epoch)
-        return Access(addresses, width, *(np.array(part[self.lanes]) for part in who), instruction)
+        threads, blocks, epochs = (np.array(part[self.lanes]) for part in (self.index, self.block, self.epoch))
+        return Access(np.broadcast_to(addresses, self.num_lanes), width, threads, blocks, epochs, instruction)
 
     def shared_base(self) -> np.ndarray:
         """Return the address at which the shared memory of each running thread's block begins."""

@@ -78,14 +78,8 @@ def _parameter(parsed: Instruction, source: Operand) -> tuple[str, int]:
 def _addresses(threads: Threads, operand: Operand, space: str | None) -> np.ndarray:
     if not isinstance(operand, Address):
         raise ParseError(f"no address: {operand}")
-    kind = "u64"
-    if space == ".shared" and isinstance(operand.base, tuple):
-        kind = _shared_kind(threads, operand)
-    addresses = threads.read(operand.base, kind).astype(np.uint64) + np.array([operand.offset]).astype(np.uint64)
+    # A register with an address in shared memory may have 32 bits.
+    declared = threads.launch.kernel.registers.get(getattr(operand.base, "name", ""))
+    base = threads.read(operand.base, "u32" if declared == "b32" and space == ".shared" else "u64").astype(np.uint64)
+    addresses = base + np.array([operand.offset]).astype(np.uint64)
     return addresses + threads.shared_base() if space == ".shared" else addresses
-
-
-def _shared_kind(threads: Threads, operand: Address) -> str:
-    """Addresses in shared memory may be held in 32 bits."""
-    name = getattr(operand.base, "name", "")
-    return "u32" if threads.launch.kernel.registers.get(name) == "b32" else "u64"

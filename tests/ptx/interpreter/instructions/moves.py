@@ -4,17 +4,17 @@ import numpy as np
 
 from tests.ptx.interpreter.errors import ParseError
 from tests.ptx.interpreter.instructions.table import Labels, Operation, Step, instruction, operation
-from tests.ptx.interpreter.program import DTYPES, Instruction, Vector
+from tests.ptx.interpreter.program import DTYPES, Instruction, Operand, Vector
 from tests.ptx.interpreter.threads import Threads
 
 
-@instruction(r"mov\.(pred|[usb](?:16|32|64|128)|f32|f64)")
+@instruction(r"mov\.(pred|[usb](?:16|32|64)|f32|f64)")
 def move(parsed: Instruction, labels: Labels, kind: str) -> Step:
     target, source = parsed.operands
     if isinstance(source, Vector):
-        return _pack(parsed, kind)
+        return _pack(target, source, kind)
     if isinstance(target, Vector):
-        return _unpack(parsed, kind)
+        return _unpack(target, source, kind)
 
     def step(threads: Threads) -> None:
         threads.write(target, threads.read(source, kind), kind)
@@ -29,8 +29,7 @@ def _part_kind(vector: Vector, kind: str) -> str:
     return f"b{bits}"
 
 
-def _pack(parsed: Instruction, kind: str) -> Step:
-    target, source = parsed.operands
+def _pack(target: Operand, source: Vector, kind: str) -> Step:
     part = _part_kind(source, kind)
 
     def step(threads: Threads) -> None:
@@ -40,8 +39,7 @@ def _pack(parsed: Instruction, kind: str) -> Step:
     return step
 
 
-def _unpack(parsed: Instruction, kind: str) -> Step:
-    target, source = parsed.operands
+def _unpack(target: Vector, source: Operand, kind: str) -> Step:
     part = _part_kind(target, kind)
 
     def step(threads: Threads) -> None:
@@ -52,8 +50,8 @@ def _unpack(parsed: Instruction, kind: str) -> Step:
     return step
 
 
-@operation(r"cvta(?:\.to)?\.(?:global)\.u64")
-def convert_global(*_: str) -> Operation:
+@operation(r"cvta(?:\.to)?\.global\.u64")
+def convert_global() -> Operation:
     # Global memory lies in the generic address space at its own addresses.
     return Operation(lambda address: address, ("u64",), "u64")
 
