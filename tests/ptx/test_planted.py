@@ -8,6 +8,8 @@ from numba.core import cgutils
 from numba.cuda.extending import intrinsic
 
 from numba_ckpt.kernels._registry import OPS
+from numba_ckpt.kernels.checkpoint_export import no_conv
+from numba_ckpt.rules import CAST_NONE
 from tests.ptx import needs_compiler  # noqa: F401
 from tests.ptx.abi import COMPACT, ORDINARY
 from tests.ptx.device import PtxDevice
@@ -93,8 +95,8 @@ def test_a_misaligned_store_of_16_bytes(abi):
         device.launch(copy16, (1, 1), 4, (source, target[8:]))
 
 
-BLOCK_WORDS = 2**20 + 1
-LAST = 2**12 + 5
+BLOCK_WORDS = 2**12 + 8
+LAST = 2**20 + 5
 
 
 def huge_cache():
@@ -113,7 +115,7 @@ def copy_wrapped(words, block_words, source, target):
 
 def test_an_index_that_overflows():
     words, *_ = huge_cache()
-    with pytest.raises(OutOfBoundsError, match=r"is in a part that nothing backs: words of 8602525708 bytes at byte"):
+    with pytest.raises(OutOfBoundsError, match=r"is in a part that nothing backs: words of 8606761056 bytes at byte"):
         PtxDevice().launch(copy_wrapped, (1, 1), 4, (words, BLOCK_WORDS, LAST, 7))
 
 
@@ -125,6 +127,17 @@ def test_our_index_does_not_overflow():
     )
     assert (target[3:4099] == source[3:4099]).all()
     assert (target[4099:] != source[4099:]).any()
+
+
+def test_our_export_does_not_overflow():
+    cache, other, block = huge_cache()
+    pages, states = SparseArray((LAST + 1, BLOCK_WORDS), cache.parts), np.roll(block, 1)[None]
+    targets = [np.array(values) for values in ([0, 0], [4, 0], [LAST, 7])]
+    before = other.copy()
+    arguments = *targets, *no_conv(), pages, states, np.array([0, 0]), CAST_NONE
+    PtxDevice().launch(OPS["checkpoint_export"].kernel, (9, 2), 256, arguments)
+    assert (block == states[0]).all()
+    assert (other == before).all()
 
 
 @cuda.jit
