@@ -94,7 +94,7 @@ class PtxDevice(SimulatedDevice):
     def mark_written(self, array: Array, key: Any = ...) -> None:
         """Let an array's elements be read, or those that a key selects."""
         root = root_of(array)
-        if id(root) in self._written:
+        if id(root) in self._written and array.size:
             for byte in range(array.itemsize):
                 first = offset_in(root, array) + byte
                 np.ndarray(array.shape, bool, self._written[id(root)][1], first, array.strides)[key] = True
