@@ -72,7 +72,7 @@ def slot_mapping(places):
 
 def gather_state_indices(places):
     rng, dtype = places.rng, places.rng.choice(INDEX_TYPES)
-    table = places.put(rng.integers(0, 2**31, (5, 7)).astype(dtype))
+    table = places.put(rng.integers(-(2**31), 2**31, (5, 7)).astype(dtype))  # negative ids are padding
     count = int(rng.integers(1, 20))
     rows, cols = rng.integers(0, 5, count), rng.integers(-1, 7, count)
     arrays = places.put(rows.astype(dtype)), places.put(cols.astype(dtype))
