@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numba_ckpt import _device
-
 __all__ = ["kept"]
 
 _TOOLS = "numba", "numba-cuda", "nvidia-nvvm"
@@ -18,10 +16,11 @@ _TOOLS = "numba", "numba-cuda", "nvidia-nvvm"
 def kept(what: tuple[Any, ...], compile_it: Callable[[], str]) -> str:
     """Return the PTX of (abi, kernel, signature, capability), compiled by an earlier run or now.
 
-    The directory changes with the package's sources (see tests/conftest.py), the name with everything else.
+    The directory changes with the package's sources (see tests/conftest.py), the name with the kernel's file and the rest.
     """
     abi, kernel, signature, capability = what
-    parts = inspect.getsource(kernel.py_func), inspect.getsource(_device), abi.name, str(signature), str(capability)
+    source = Path(inspect.getfile(kernel.py_func)).read_text()
+    parts = source, abi.name, str(signature), str(capability)
     versions = ",".join(importlib.metadata.version(tool) for tool in _TOOLS)
     digest = hashlib.sha256("\0".join((*parts, versions)).encode()).hexdigest()[:32]
     path = Path(os.environ["NUMBA_CACHE_DIR"]) / "ptx" / f"{kernel.py_func.__name__}-{digest}.ptx"
