@@ -115,30 +115,32 @@ def running_state_indices(places):
     OPS["running_state_indices"].launcher(arrays[0], rows, StateIndices(*out, places.out((num_lines,), np.bool_)))
 
 
-def _blocks(places, num_blocks=7):
-    """Pieces of blocks of any sizes, one kind after another with gaps between."""
+def _blocks(places, kind, num_blocks=7):
+    """Pieces of blocks of any sizes, one layer's after another's with gaps between."""
     rng, pieces, end = places.rng, [], int(places.rng.integers(0, 4))
     for _ in range(rng.integers(1, 4)):
         size = int(rng.choice([1, 33, 320, 1600, 1600]))
         distance = size + int(rng.choice([0, 0, 0, 5]))
         pieces.append((end, distance, size))
         end += num_blocks * distance + int(rng.integers(0, 3))
-    words = rng.integers(0, 256, end * 8, np.uint8).view(rng.choice(WORDS))[:end]
+    words = rng.integers(0, 256, end * 8, np.uint8).view(WORDS[kind])[:end]
     return BlockPieces(places.put(words, num_strided=0), places.put(np.array(pieces)), num_blocks, 1600)
 
 
 def copy_blocks(places):
-    rng, blocks = places.rng, _blocks(places)
+    rng, kind = places.rng, int(places.rng.integers(len(WORDS)))
+    blocks = _blocks(places, kind)
     order = rng.permutation(np.arange(1, blocks.num_blocks))
-    count, dtype = int(rng.integers(1, 4)), rng.choice(INDEX_TYPES)
+    count, dtype = int(rng.integers(1, 4)), INDEX_TYPES[kind % 2]
     sources, targets = rng.choice(order[:3], count), order[3 : 3 + count]
     OPS["copy_blocks"].launcher(blocks, *(places.put(array.astype(dtype)) for array in (sources, targets)))
 
 
 def zero_blocks(places):
-    rng, blocks = places.rng, _blocks(places)
+    rng, kind = places.rng, int(places.rng.integers(len(WORDS)))
+    blocks = _blocks(places, kind)
     block_ids = rng.permutation(blocks.num_blocks)[: rng.integers(1, 5)]
-    OPS["zero_blocks"].launcher(blocks, places.put(block_ids.astype(rng.choice(INDEX_TYPES))))
+    OPS["zero_blocks"].launcher(blocks, places.put(block_ids.astype(INDEX_TYPES[kind % 2])))
 
 
 CALLS = {

@@ -16,7 +16,7 @@ _TOOLS = "numba", "numba-cuda", "nvidia-nvvm"
 def kept(what: tuple[Any, ...], compile_it: Callable[[], str]) -> str:
     """Return the PTX of (abi, kernel, signature, capability), compiled by an earlier run or now.
 
-    The directory changes with the package's sources (see tests/conftest.py), the name with the kernel's file and the rest.
+    The directory changes with the package's sources (see tests/conftest.py), the name with the rest.
     """
     abi, kernel, signature, capability = what
     source = Path(inspect.getfile(kernel.py_func)).read_text()
