@@ -7,8 +7,9 @@ import numpy as np
 
 from numba_ckpt.kernels._registry import OPS
 from numba_ckpt.kernels.block_pieces import BlockPieces
+from numba_ckpt.kernels.plan_rows import PlannedRows
 from numba_ckpt.kernels.running_state_indices import StateIndices, StateRows
-from numba_ckpt.planning import TableArrays, TableGroup, TableLayout
+from numba_ckpt.planning import CheckpointGeometry, DeviceBatchLayout, TableArrays, TableGroup, TableLayout
 from tests.ptx.exports import EXPORTS
 
 __all__ = ["CALLS"]
@@ -115,6 +116,23 @@ def running_state_indices(places):
     OPS["running_state_indices"].launcher(arrays[0], rows, StateIndices(*out, places.out((num_lines,), np.bool_)))
 
 
+def plan_rows(places):
+    rng, dtype, num_reqs = places.rng, places.rng.choice(INDEX_TYPES), int(places.rng.integers(1, 8))
+    unit, parts = int(rng.choice([1, 4, 8])), int(rng.integers(1, 5))
+    alignment = int(rng.choice([unit, 2 * unit])) if rng.random() < 0.7 else None
+    sizes = unit, unit * parts, unit * int(rng.choice([1, parts])), alignment, bool(rng.random() < 0.5)
+    geometry = CheckpointGeometry(*sizes, int(rng.integers(0, 6)))
+    queries = rng.integers(0, 100, num_reqs)
+    seq_lens = rng.integers(0, 100, num_reqs) // unit * unit + queries
+    table = rng.integers(-(2**31), 2**31, (num_reqs, int(seq_lens.max()) // (unit * parts) + 1))
+    arrays = seq_lens, np.cumsum([0, *queries]), table
+    batch = DeviceBatchLayout(*(places.put(array.astype(dtype)) for array in arrays))
+    rows = places.put(rng.integers(-1, num_reqs, int(rng.integers(0, 9))).astype(dtype))
+    num_lines = rows.size + int(rng.integers(0, 4))
+    out = PlannedRows(*(places.out((num_lines,), kind) for kind in (np.int32, np.int64, np.int32)))
+    OPS["plan_rows"].launcher(batch, rows, geometry, out)
+
+
 def _blocks(places, kind, num_blocks=7):
     """Pieces of blocks of any sizes, one layer's after another's with gaps between."""
     rng, pieces, end = places.rng, [], int(places.rng.integers(0, 4))
@@ -149,6 +167,7 @@ CALLS = {
     "gather_block_tables": gather_block_tables,
     "gather_state_indices": gather_state_indices,
     "logits_start_loc": logits_start_loc,
+    "plan_rows": plan_rows,
     "running_state_indices": running_state_indices,
     "slot_mapping": slot_mapping,
     "stage_logits_indices": stage_logits_indices,

@@ -24,6 +24,10 @@ from tests.simulator.test_kernels import (
     test_recorded_steps_and_their_second_group,
     test_recorded_stores,
 )
+from tests.simulator.test_plan_rows import (
+    test_recorded_builders_plan_on_the_device,
+    test_what_a_host_would_refuse_has_no_checkpoint,
+)
 from tests.simulator.test_step_kernels import (
     test_blocks_beyond_int32_are_null_blocks_on_the_device,
     test_recurrent_layers_read_on_the_device_what_they_read_on_the_host,
@@ -39,6 +43,7 @@ __all__ = [
     "test_gather_reads_no_masked_or_outside_entry",
     "test_mamba2_takes_the_chunk_that_ends_on_the_checkpoint",
     "test_mixed_kinds_and_one_group",
+    "test_recorded_builders_plan_on_the_device",
     "test_recorded_exports",
     "test_recorded_gathers",
     "test_recorded_sequences",
@@ -50,6 +55,7 @@ __all__ = [
     "test_rows_out_of_range_are_neutral",
     "test_slots_beyond_32_bits",
     "test_strided_indices_and_a_poisoned_buffer",
+    "test_what_a_host_would_refuse_has_no_checkpoint",
     "test_writes_out_of_range_are_left_out",
 ]
 
