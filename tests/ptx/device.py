@@ -2,14 +2,15 @@
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from numba_ckpt._array import Array
+from numba_ckpt._array import Array, register_backend, unregister_backend
 from numba_ckpt.testing import SimulatedArray, SimulatedDevice
-from tests.ptx.abi import COMPACT, Abi, compiled
-from tests.ptx.interpreter import Memory, run
+from tests.ptx.interpreter import Memory
+from tests.ptx.launching import InterpretedDriver, OnDevice, Way, by_launcher
 from tests.ptx.sparse import SparseArray
 
 __all__ = ["PtxDevice"]
@@ -51,30 +52,39 @@ class PtxDevice(SimulatedDevice):
 
     Each array that owns memory is an allocation; `empty` ones are poisoned until something is copied or stored to them.
 
+    Parameters
+    ----------
+    way : Way
+        How kernels are launched.
+    capability : tuple of int
+        Compute capability that they are compiled for.
+
     Attributes
     ----------
+    driver : InterpretedDriver
+        With the memory of the last launch, and what was reached of each kernel.
     launched : set
         Kernels that ran.
-    reached : dict
-        Basic blocks that ran, by kernel and argument types.
-    abi : Abi
-        How kernels are passed their arguments.
-    capability : tuple of int
-        Compute capability that kernels are compiled for.
-    memory : Memory
-        Of the last launch, with its ledger.
     """
 
     name = "ptx"
 
-    def __init__(self, abi: Abi = COMPACT, capability: tuple[int, int] = (9, 0)) -> None:
+    def __init__(self, way: Way = by_launcher, capability: tuple[int, int] = (9, 0)) -> None:
         super().__init__()
-        self.abi = abi
-        self.capability = capability
+        self.driver = InterpretedDriver(capability)
         self.launched: set[Any] = set()
-        self.reached: dict[Any, set[int]] = {}
-        self.memory = Memory()
+        self._way = way
         self._written: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    @classmethod
+    @contextmanager
+    def attached(cls, **options: Any) -> Iterator["PtxDevice"]:
+        device = cls(**options)
+        register_backend(device)
+        try:
+            yield device
+        finally:
+            unregister_backend(device)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = super().empty(shape, dtype).view(WatchedArray)
@@ -99,30 +109,24 @@ class PtxDevice(SimulatedDevice):
                 first = offset_in(root, array) + byte
                 np.ndarray(array.shape, bool, self._written[id(root)][1], first, array.strides)[key] = True
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: int, arguments: tuple[Any, ...]) -> None:
         self.num_launches += 1
         self._run_queue()
         self.launched.add(kernel)
-        signature = tuple(map(self.abi.type_of, arguments))
-        program = compiled(self.abi, kernel, signature, self.capability)
-        self.memory = Memory()
-        named = dict(zip(inspect.signature(kernel.py_func).parameters, arguments, strict=True))
-        pairs = zip(arguments, self._declare(named), strict=True)
-        values = [value for argument, address in pairs for value in self.abi.packed(argument, address)]
-        reached = run(program, grid, (block,), values, self.memory)
-        self.reached.setdefault((kernel, signature), set()).update(reached)
-
-    def _declare(self, arguments: dict[str, Any]) -> Iterator[int]:
-        """Declare what arguments point to, and yield each one's address; 0 for a number."""
+        self.driver.memory = Memory()
+        named = zip(inspect.signature(kernel.py_func).parameters, arguments, strict=True)
         bases: dict[int, int] = {}
-        for name, argument in arguments.items():
-            if isinstance(argument, SparseArray):
-                yield self.memory.declare_sparse(name, argument.nbytes, *argument.windows).base
-            elif isinstance(argument, np.ndarray):
-                root = root_of(argument)
-                if id(root) not in bases:
-                    _, written = self._written.get(id(root), (root, None))
-                    bases[id(root)] = self.memory.declare(name, bytes_of(root), written).base
-                yield bases[id(root)] + offset_in(root, argument)
-            else:
-                yield 0
+        self._way(self.driver, kernel, (grid, block), tuple(self._passed(*each, bases) for each in named))
+
+    def _passed(self, name: str, argument: Any, bases: dict[int, int]) -> Any:
+        """Declare what an argument points to, once for all that share it."""
+        memory = self.driver.memory
+        if isinstance(argument, SparseArray):
+            return OnDevice(argument, memory.declare_sparse(name, argument.nbytes, *argument.windows).base)
+        if not isinstance(argument, np.ndarray):
+            return argument
+        root = root_of(argument)
+        if id(root) not in bases:
+            _, written = self._written.get(id(root), (root, None))
+            bases[id(root)] = memory.declare(name, bytes_of(root), written).base
+        return OnDevice(argument, bases[id(root)] + offset_in(root, argument))

@@ -11,12 +11,12 @@ from numba_ckpt.kernels._registry import OPS
 from numba_ckpt.kernels.checkpoint_export import no_conv
 from numba_ckpt.rules import CAST_NONE
 from tests.ptx import needs_compiler  # noqa: F401
-from tests.ptx.abi import COMPACT, ORDINARY
 from tests.ptx.device import PtxDevice
 from tests.ptx.interpreter import AlignmentError, OutOfBoundsError, RaceError, UnwrittenError
+from tests.ptx.launching import by_dispatcher, by_launcher
 from tests.ptx.sparse import SparseArray
 
-EVERY_ABI = pytest.mark.parametrize("abi", [COMPACT, ORDINARY], ids=lambda abi: abi.name)
+EVERY_WAY = pytest.mark.parametrize("way", [by_launcher, by_dispatcher], ids=lambda way: way.__name__)
 
 
 @cuda.jit
@@ -26,9 +26,9 @@ def copy(source, target, shift):
         target[index] = source[index + shift]
 
 
-@EVERY_ABI
-def test_a_read_out_of_bounds(abi):
-    device, source, target = PtxDevice(abi), np.arange(6, dtype=np.int64), np.zeros(6, np.int64)
+@EVERY_WAY
+def test_a_read_out_of_bounds(way):
+    device, source, target = PtxDevice(way), np.arange(6, dtype=np.int64), np.zeros(6, np.int64)
     device.launch(copy, (2, 1), 4, (source, target, 0))
     assert target.tolist() == source.tolist()
     with pytest.raises(
@@ -37,9 +37,9 @@ def test_a_read_out_of_bounds(abi):
         device.launch(copy, (2, 1), 4, (source, target, 1))
 
 
-@EVERY_ABI
-def test_a_read_of_what_nothing_has_written(abi):
-    device, target = PtxDevice(abi), np.zeros(4, np.int64)
+@EVERY_WAY
+def test_a_read_of_what_nothing_has_written(way):
+    device, target = PtxDevice(way), np.zeros(4, np.int64)
     rows = device.empty((5,), np.int64)
     device.mark_written(rows[:4])
     device.launch(copy, (1, 1), 4, (rows, target, 0))
@@ -49,9 +49,9 @@ def test_a_read_of_what_nothing_has_written(abi):
     device.launch(copy, (1, 1), 4, (rows, target, 1))
 
 
-@EVERY_ABI
-def test_padding_is_not_read(abi):
-    device, target = PtxDevice(abi), np.zeros(4, np.int64)
+@EVERY_WAY
+def test_padding_is_not_read(way):
+    device, target = PtxDevice(way), np.zeros(4, np.int64)
     padded = np.zeros((4, 2), np.int64)
     device.poison(padded)
     device.mark_written(padded[:, 0])
@@ -84,9 +84,9 @@ def copy16(source, target):
         move16(target, source, index)
 
 
-@EVERY_ABI
-def test_a_misaligned_store_of_16_bytes(abi):
-    device, source, target = PtxDevice(abi), np.arange(64, dtype=np.uint8), np.zeros(72, np.uint8)
+@EVERY_WAY
+def test_a_misaligned_store_of_16_bytes(way):
+    device, source, target = PtxDevice(way), np.arange(64, dtype=np.uint8), np.zeros(72, np.uint8)
     device.launch(copy16, (1, 1), 4, (source, target[:64]))
     assert (target[:64] == source).all()
     with pytest.raises(
@@ -145,13 +145,13 @@ def last_one_wins(target):
     target[cuda.threadIdx.x // 2] = cuda.threadIdx.x
 
 
-@EVERY_ABI
-def test_a_race(abi):
+@EVERY_WAY
+def test_a_race(way):
     with pytest.raises(
         RaceError,
         match=r"thread 0 .* stores 0x00(.|\n)*thread 1 .* stores 0x01\n  race in target of 16 bytes at byte 0",
     ):
-        PtxDevice(abi).launch(last_one_wins, (1, 1), 4, (np.zeros(2, np.int64),))
+        PtxDevice(way).launch(last_one_wins, (1, 1), 4, (np.zeros(2, np.int64),))
 
 
 @cuda.jit
@@ -169,10 +169,10 @@ def reverse_at_once(target):
     target[cuda.threadIdx.x] = line[7 - cuda.threadIdx.x]
 
 
-@EVERY_ABI
-def test_a_missing_barrier(abi):
+@EVERY_WAY
+def test_a_missing_barrier(way):
     values = np.arange(8)
-    PtxDevice(abi).launch(reverse, (1, 1), 8, (values,))
+    PtxDevice(way).launch(reverse, (1, 1), 8, (values,))
     assert values.tolist() == list(range(7, -1, -1))
     with pytest.raises(RaceError, match=r"ld\.shared"):
-        PtxDevice(abi).launch(reverse_at_once, (1, 1), 8, (values,))
+        PtxDevice(way).launch(reverse_at_once, (1, 1), 8, (values,))

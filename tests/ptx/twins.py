@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.ptx.abi import COMPACT, compiled
 from tests.ptx.calls import CALLS
 from tests.ptx.device import PtxDevice
 from tests.ptx.interpreter import Kernel
@@ -16,8 +15,7 @@ __all__ = ["check", "unreached"]
 
 def check(name: str, seed: int, **options: Any) -> PtxDevice:
     """Compare what both places hold afterwards, byte for byte; `options` are the device's."""
-    with PtxDevice.attached() as device:
-        vars(device).update(options)
+    with PtxDevice.attached(**options) as device:
         on_host, on_device = Places(seed), Places(seed, device)
         results = [CALLS[name](places) for places in (on_host, on_device)]
         held = [places.contents() for places in (on_host, on_device)]
@@ -37,13 +35,13 @@ def _first_difference(on_host: list[bytes], on_device: list[bytes]) -> str:
     return f"buffer {number} of {host.size} bytes differs at byte {byte}: {values}"
 
 
-def unreached(name: str, num_seeds: int) -> dict[tuple[Any, Any], list[str]]:
-    """Check random calls; return, by kernel and argument types, the instructions that no thread ever ran."""
-    reached: dict[Any, set[int]] = defaultdict(set)
+def unreached(name: str, num_seeds: int) -> list[list[str]]:
+    """Check random calls; return, for each kernel as compiled, the instructions that no thread ever ran."""
+    reached: dict[Kernel, set[int]] = defaultdict(set)
     for seed in range(num_seeds):
-        for key, blocks in check(name, seed).reached.items():
-            reached[key] |= blocks
-    return {key: _others(compiled(COMPACT, *key, (9, 0)), blocks) for key, blocks in reached.items()}
+        for kernel, blocks in check(name, seed).driver.reached.items():
+            reached[kernel] |= blocks
+    return [_others(kernel, blocks) for kernel, blocks in reached.items()]
 
 
 def _others(kernel: Kernel, reached: set[int]) -> list[str]:

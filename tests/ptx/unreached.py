@@ -13,5 +13,5 @@ from tests.simulator.conftest import shrink_grids
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch:
         shrink_grids(patch)
-        for (kernel, signature), instructions in unreached(sys.argv[1], 30).items():
-            print(f"{kernel.py_func.__name__}{signature}", *instructions, sep="\n  ")  # noqa: T201
+        for number, instructions in enumerate(unreached(sys.argv[1], 45)):
+            print(f"{sys.argv[1]}, argument types {number}", *instructions, sep="\n  ")  # noqa: T201
