@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def _compiled_sources() -> str:
     """Return a digest of the files that hold compiled code.
 
-    numba notices a change of a cached function's own file, not of a rule that was inlined into it from another.
+    numba notices a change of a cached function's own file, not of a rule that was inlined into it from another. Such
+    files import `_jit`; it, and what lies below it, import numba.
     """
     digest = hashlib.sha256()
     for path in sorted((ROOT / "numba_ckpt").rglob("*.py")):
         source = path.read_bytes()
-        if b"_jit" in source:
+        if b"_jit" in source or re.search(rb"^(from|import) numba\b", source, re.MULTILINE):
             digest.update(source)
     return digest.hexdigest()[:16]
 

@@ -35,13 +35,18 @@ def launches_have_signatures():
         yield
 
 
+def shrink_grids(patch):
+    """Few threads and fewer blocks, so that small inputs cross block edges and stride over the grid."""
+    patch.setattr(_launch, "THREADS_PER_BLOCK", 4)
+    patch.setattr(_launch, "MAX_GRID_ROWS", 3)
+    patch.setattr(_launch, "MAX_GRID_COLS", 2)
+
+
 @pytest.fixture(scope="module")
 def tiny_grids():
-    """Few threads and fewer blocks, so that small inputs cross block edges and stride over the grid."""
+    """Launch on few threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_launch, "THREADS_PER_BLOCK", 4)
-        patch.setattr(_launch, "MAX_GRID_ROWS", 3)
-        patch.setattr(_launch, "MAX_GRID_COLS", 2)
+        shrink_grids(patch)
         yield
 
 
