@@ -1,5 +1,6 @@
 """Block tables on the host: the recordings, the known failures, and steps that allocate nothing."""
 
+import copy
 import tracemalloc
 
 import numpy as np
@@ -174,6 +175,16 @@ def test_staged_writes_never_overlap():
     assert len(written_entries(tables)) == 4
     tables.apply_staged_writes()
     assert tables.tables[0][0].tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
+
+
+def test_a_copy_of_the_tables_lives_a_life_of_its_own():
+    tables = one_table(width=3)
+    tables.append_block_ids(0, [[1]])
+    other = copy.deepcopy(tables)
+    other.append_block_ids(0, [[2]])
+    other.apply_staged_writes()
+    tables.apply_staged_writes()
+    assert (tables.tables[0][0].tolist(), other.tables[0][0].tolist()) == ([1, 0, 0], [1, 2, 0])
 
 
 def test_stale_entries_have_no_slots():

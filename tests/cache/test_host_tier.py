@@ -288,8 +288,15 @@ def test_closing_waits_once_and_lets_go():
         tier.close()
         tier.close()
         assert device.num_waits == 1
-        with pytest.raises(ArgumentError, match="host tier: expected an open one, got one that was closed"):
-            tier.load([1])
+        for call in (lambda: tier.load([1]), tier.store, lambda: tier.forget([1]), lambda: tier.is_stored([1])):
+            with pytest.raises(ArgumentError, match="host tier: expected an open one, got one that was closed"):
+                call()
+
+
+def test_a_storage_is_passed_once(device):
+    hot = _hot_pages(device)
+    with pytest.raises(ArgumentError, match=r"hot_pages.1.: expected memory apart from the other storages"):
+        HostTier([hot[0], hot[0]], NUM_BLOCKS)
 
 
 BAD_CALLS = [

@@ -93,6 +93,8 @@ BAD = {
     "a wrong size": (make(layers=[spec(head_size=0)]), "a.spec.head_size", "0"),
     "an unknown field": (make(layers=[spec(heads=2)]), "a.spec.heads", "unknown key"),
     "an unknown dtype": (make(layers=[spec(dtype="bf17")]), "a.spec.dtype", "'bf17'"),
+    "a target that is no name": (make(layers=[spec(), {"name": "b", "shares": ["a"]}]), "b.shares", "['a']"),
+    "a later target": (make(layers=[{"name": "b", "shares": "a"}, spec()]), "b.shares", "'a'"),
     "a missing target": (make(layers=[spec(), {"name": "b", "shares": "c"}]), "b.shares", "'c'"),
     "both sizes of the pool": (make(available_gib=1), "num_blocks", "both"),
     "no size of the pool": (make(num_blocks=None), "num_blocks", "neither"),

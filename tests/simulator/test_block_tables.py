@@ -135,3 +135,13 @@ def test_arrays_of_different_devices(device):
         tables.gather_block_tables(np.array([0]))
     with pytest.raises(ArgumentError, match="num_tokens_padded"):
         tables.get_dummy_slot_mappings(9)
+
+
+def test_tokens_without_positions_have_no_slots(device):
+    tables = BlockTables([TableGroup(4, 3)], 2, 8, array_module=device)
+    tables.append_block_ids(1, [[7, 9, 8]])
+    tables.apply_staged_writes()
+    slots = device.put(np.full((1, 6), 99))
+    arrays = (device.put(np.array(values)) for values in ([1], [0, 4], [3, 4]))
+    slot_mapping(tables._arrays, *arrays, slots)
+    assert device.get(slots).tolist() == [[31, 36, -1, -1, -1, -1]]

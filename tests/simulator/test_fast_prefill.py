@@ -72,3 +72,9 @@ def test_arrays_of_two_devices_are_refused(device):
         helper.prepare(device.put(np.arange(9)), np.array([0, 9]), True)
     assert device.get(buffer).tolist() == [-7] * 8
     assert device.num_launches == 0
+
+
+def test_tokens_beyond_int32_are_no_tokens(device):
+    buffer = device.put(np.zeros(4, np.int32))
+    stage_logits_indices(device.put(np.array([3, 2**32 + 5])), buffer)
+    assert device.get(buffer).tolist() == [3, -1, -1, -1]
