@@ -116,11 +116,14 @@ class MetadataBuilder(ABC):
     ----------
     supports_update_block_table : bool
         Whether `update_block_table` may stand in for a second `build` of the same batch.
+    has_check : bool
+        Whether the class has a `check` of its own; found out when it is defined.
     num_workspace_bytes : int
         Scratch memory it needs, in bytes; 0 for none. All builders share the largest.
     """
 
     supports_update_block_table: ClassVar[bool] = False
+    has_check: ClassVar[bool] = False
     num_workspace_bytes: int = 0
     workspace: Array | None = None
 
@@ -143,6 +146,10 @@ class MetadataBuilder(ABC):
 
         A builder that keeps buffers for layers to read should have it, and so should one whose `build` may refuse.
         """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.has_check = cls.check is not MetadataBuilder.check
 
     @abstractmethod
     def build(self, common: Any, common_prefix_len: int = 0, **extra: Any) -> Any:

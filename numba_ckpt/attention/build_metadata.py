@@ -1,7 +1,8 @@
 """From a step's batch to the metadata that each layer reads."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,39 +95,42 @@ def build_attn_metadata(
     """
     _check_groups(attn_groups, batch, block_tables, slot_mappings, options)
     # All is checked before the first builder runs: builders may write to buffers that layers read.
-    plans = [
-        (group, group.get_metadata_builder(options.ubatch_idx), common)
-        for group_id, groups in enumerate(attn_groups)
-        if groups
-        for common in (_common_of(group_id, batch, block_tables[group_id], slot_mappings[group_id], options),)
-        for group in groups
-    ]
-    extras = [_extra_of(builder, batch, options) for _, builder, _ in plans]
-    layer_names = [name for group, _, _ in plans for name in group.layer_names]
-    metadata_by_layer: dict[str, Any] = dict.fromkeys(layer_names)
-    if len(metadata_by_layer) != len(layer_names):
-        _refuse_twins(layer_names)
+    try:
+        plans = [
+            (group, group.get_metadata_builder(options.ubatch_idx), common)
+            for group_id, groups in enumerate(attn_groups)
+            if groups
+            for common in (_common_of(group_id, batch, block_tables[group_id], slot_mappings[group_id], options),)
+            for group in groups
+        ]
+    except TypeError:
+        _check_nesting(attn_groups)
+        raise
+    extras = _extras_of(plans, batch, options)
+    _check_twins([group.layer_names for group, _, _ in plans])
     if len(plans) > 1:
         for (_, builder, common), extra in zip(plans, extras, strict=True):
-            builder.check(common, **extra)
+            if builder.has_check:
+                builder.check(common, **extra)
     built: dict[Any, _Built] = {}
+    metadata_by_layer: dict[str, Any] = {}
     for (group, builder, common), extra in zip(plans, extras, strict=True):
         if options.for_cudagraph_capture:
             metadata = builder.build_for_cudagraph_capture(common)
         else:
             metadata = _build(group, builder, common, extra, built)
-        for name in group.layer_names:
-            metadata_by_layer[name] = metadata
+        metadata_by_layer.update(dict.fromkeys(group.layer_names, metadata))
     return metadata_by_layer
 
 
-def _extra_of(builder: MetadataBuilder, batch: StepBatch, options: MetadataOptions) -> Mapping[str, Any]:
-    """Ask the model what it adds for a builder; not while a graph is captured."""
+def _extras_of(plans: Sequence[Any], batch: StepBatch, options: MetadataOptions) -> Sequence[Mapping[str, Any]]:
+    """Ask the model what it adds for each builder; not while a graph is captured."""
     if options.model_specific is None or options.for_cudagraph_capture:
-        return NO_EXTRA
-    extra = options.model_specific.get_extra_attn_kwargs(builder, batch.num_reqs)
-    check_kind("get_extra_attn_kwargs()", extra, Mapping)
-    return extra
+        return (NO_EXTRA,) * len(plans)
+    extras = [options.model_specific.get_extra_attn_kwargs(builder, batch.num_reqs) for _, builder, _ in plans]
+    for extra in extras:
+        check_kind("get_extra_attn_kwargs()", extra, Mapping)
+    return extras
 
 
 def _build(
@@ -189,10 +193,6 @@ def _check_groups(
     if type(batch) is not StepBatch:
         check_kind("batch", batch, StepBatch)
     num_groups = len(attn_groups)
-    if any(isinstance(groups, AttentionGroup) for groups in attn_groups):
-        refuse(
-            "attn_groups", "a list of groups for each cache group", "a flat list", "pass what init_attn_backend made"
-        )
     for name, given in (("block_tables", block_tables), ("slot_mappings", slot_mappings)):
         if not hasattr(given, "__len__"):
             do = "pass one for each cache group"
@@ -244,6 +244,14 @@ def _check_extra(group_id: int, batch: StepBatch, extra: Mapping[str, Any], is_p
         check_shape(name, is_prefilling, (batch.num_reqs,), "it has one flag for each row of the batch")
 
 
-def _refuse_twins(layer_names: list[str]) -> NoReturn:
-    twin = next(name for name in layer_names if layer_names.count(name) > 1)
-    refuse("attn_groups", "every layer in one group", f"{twin!r} in two", "name each layer once")
+def _check_nesting(attn_groups: Sequence[Any]) -> None:
+    if any(isinstance(groups, AttentionGroup) for groups in attn_groups):
+        do = "pass what init_attn_backend returned"
+        refuse("attn_groups", "a list of groups for each cache group", "a flat list", do, ArgumentTypeError)
+
+
+def _check_twins(names_by_group: list[tuple[str, ...]]) -> None:
+    if len(set().union(*names_by_group)) != sum(map(len, names_by_group)):
+        names = list(chain.from_iterable(names_by_group))
+        twin = next(name for name in names if names.count(name) > 1)
+        refuse("attn_groups", "every layer in one group", f"{twin!r} in two", "name each layer once")
