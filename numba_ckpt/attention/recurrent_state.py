@@ -18,6 +18,7 @@ from numba_ckpt._array import Array, backend_of
 from numba_ckpt._check import refuse
 from numba_ckpt._jit import host_loop
 from numba_ckpt.attention.backend import AttentionBackend, AttentionCGSupport, MetadataBuilder
+from numba_ckpt.attention.checkpoint_geometry import check_state_spec, checkpoint_geometry
 from numba_ckpt.attention.common_metadata import CommonAttentionMetadata
 from numba_ckpt.attention.recurrent_metadata import RecurrentStateMetadata
 from numba_ckpt.attention.step_batch import StepBatch
@@ -30,7 +31,7 @@ from numba_ckpt.kernels.running_state_indices import (
     check_running_states,
     running_state_indices,
 )
-from numba_ckpt.planning import BatchLayout, CheckpointGeometry, ChunkLayout, compute_chunk_layout
+from numba_ckpt.planning import BatchLayout, ChunkLayout, compute_chunk_layout
 from numba_ckpt.rules.batch_rows import is_prefill
 
 __all__ = ["RecurrentStateBackend", "RecurrentStateBuilder"]
@@ -110,14 +111,14 @@ class RecurrentStateBuilder(MetadataBuilder):
     ) -> None:
         if not isinstance(spec, StateSpec):
             refuse("spec", "a StateSpec", type(spec).__name__, "take a backend for attention", ArgumentTypeError)
-        _check_config(spec, config)
+        check_state_spec(spec, config)
         super().__init__(spec, layer_names, config, kernel_block_size, num_heads)
         self._num_rows = config.limits.max_num_requests
         # Without caching a request has one state, in its first column, whatever its length.
         self._column_tokens = config.limits.max_model_len if spec.cache_mode == "none" else spec.block_size
         self._num_slots = 1 + spec.num_speculative_blocks
         self._checkpoints = PrefillCheckpointBuilder(
-            _geometry(spec, config), spec.cache_mode, spec.num_checkpoint_blocks
+            checkpoint_geometry(spec, config), spec.cache_mode, spec.num_checkpoint_blocks
         )
         self._prefill_rows = np.empty(self._num_rows, np.int64)
         self._nobody = np.zeros(self._num_rows, np.bool_)
@@ -248,30 +249,6 @@ class RecurrentStateBuilder(MetadataBuilder):
         computed = batch.seq_lens_cpu[prefill_rows] - np.diff(own_starts)
         offsets = None if checkpoint is None else checkpoint.offsets_cpu
         return compute_chunk_layout(computed, own_starts, self.chunk_size, offsets)
-
-
-def _check_config(spec: StateSpec, config: EngineConfig) -> None:
-    """Refuse a spec that contradicts the engine's configuration."""
-    if spec.cache_mode != config.cache.mode:
-        expected = f"{config.cache.mode!r}, the engine's cache.mode"
-        refuse("spec.cache_mode", expected, repr(spec.cache_mode), "make the spec from the engine's configuration")
-    if spec.num_speculative_blocks < config.speculation.num_draft_tokens:
-        expected = f"at least {config.speculation.num_draft_tokens}: one for the state after each draft"
-        refuse("spec.num_speculative_blocks", expected, spec.num_speculative_blocks, "raise it, or draft fewer tokens")
-
-
-def _geometry(spec: StateSpec, config: EngineConfig) -> CheckpointGeometry | None:
-    """Return the sizes that place checkpoints; None while the unit of hits is unresolved."""
-    cache = config.cache
-    if cache.cache_hit_alignment_tokens is None:
-        return None
-    return CheckpointGeometry(
-        cache.hash_block_size or cache.block_size,
-        spec.block_size,
-        cache.cache_hit_alignment_tokens,
-        spec.checkpoint_alignment,
-        config.speculation.drop_eagle_block,
-    )
 
 
 def _new_buffers(like: Array, num_rows: int, num_slots: int) -> StateIndices:
