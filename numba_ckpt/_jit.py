@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numba.core.config
+import numpy as np
 from numba import cuda
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -205,7 +206,9 @@ def _borrow_interpreted(array: Any) -> Any:
 
 def view_part(words: Any, start: int, stop: int, size: int, dtype: Any) -> Any:
     """Return what `borrow_part` does, outside compiled code."""
-    return words[start:stop].view(dtype)[:size]
+    part = words[start:stop].view(dtype)[:size]
+    # Loops read the fields of a record as attributes, which NumPy's own arrays do not have.
+    return part.view(np.recarray) if numba.core.config.DISABLE_JIT and part.dtype.names else part
 
 
 borrow: Any = _borrow_interpreted if numba.core.config.DISABLE_JIT else inlined_loop(_borrow)

@@ -59,7 +59,7 @@ class StagingRing:
         starts, end = [], 0
         for array in arrays:
             starts.append(end)
-            end += ceil_to(array.nbytes, _ALIGNMENT)
+            end += int(ceil_to(array.nbytes, _ALIGNMENT))
         return starts, max(end, _ALIGNMENT)
 
     def _acquire(self, num_bytes: int) -> _Slot:

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from numba_ckpt.kernels import _launch
 from numba_ckpt.planning import CheckpointGeometry
@@ -30,6 +31,8 @@ def _array_module(device: SimulatedDevice) -> SimpleNamespace:
     )
 
 
+# Hashes wrap around; where they are interpreted, NumPy warns of it.
+@pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_a_device_serves_what_the_host_serves(monkeypatch):
     monkeypatch.setattr(_launch, "THREADS_PER_BLOCK", 8)
     host = engine.ReplayEngine(REQUESTS, OPTIONS)
