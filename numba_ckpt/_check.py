@@ -62,12 +62,14 @@ def describe(array: Any) -> str:
 
 def check_array(name: str, array: Any, ndim: int, kinds: str = "") -> None:
     """Refuse anything but an array of `ndim` dimensions whose dtype kind is in `kinds` ("" takes any)."""
-    if not hasattr(array, "dtype") or not hasattr(array, "shape"):
+    try:
+        kind, num_dimensions = array.dtype.kind, len(array.shape)
+    except (AttributeError, TypeError):
         refuse(name, f"a {ndim}-d array", describe(array), "wrap it with numpy.asarray", ArgumentTypeError)
-    if kinds and array.dtype.kind not in kinds:
+    if kinds and kind not in kinds:
         wanted = {"iu": "an integer dtype", "i": "a signed integer dtype", "b": "a bool dtype"}.get(kinds, kinds)
         refuse(name, wanted, describe(array), "convert it with .astype", ArgumentTypeError)
-    if array.ndim != ndim:
+    if num_dimensions != ndim:
         refuse(name, f"{ndim} dimension(s)", describe(array), "reshape it")
 
 

@@ -54,6 +54,8 @@ class CheckpointGeometry:
     num_hash_lookahead_tokens: int = 0
     # What the compiled loops read, in the order of `PARAMS`: one array crosses into compiled code faster than six ints.
     params: np.ndarray = field(init=False, repr=False, compare=False)
+    # The same as kernels take them.
+    sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("hash_block_size", "state_block_size", "cache_hit_alignment_tokens"):
@@ -65,11 +67,7 @@ class CheckpointGeometry:
         lookahead = check_int("num_hash_lookahead_tokens", self.num_hash_lookahead_tokens, 0)
         object.__setattr__(self, "num_hash_lookahead_tokens", lookahead)
         object.__setattr__(self, "params", self._pack())
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes in the order of `PARAMS`, as kernels take them."""
-        return tuple(self.params.tolist())
+        object.__setattr__(self, "sizes", tuple(self.params.tolist()))
 
     def _pack(self) -> np.ndarray:
         params = np.empty(len(PARAMS), np.int64)
