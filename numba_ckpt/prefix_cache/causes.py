@@ -39,10 +39,11 @@ _WHY = {
 _UNKNOWN, _RESET, _NO_STATE, _PENDING, _EVICTED, _UNKEPT = range(6)
 _CAUSES = (
     Cause("unknown prefix", "nobody computed these tokens with this salt"),
-    Cause("reset", "forgotten when the cache was reset"),
+    Cause("reset", "what was known of it was forgotten when the cache was reset"),
     Cause("never stored", "attention longer than state: no chunk left one here"),
     Cause("being written", "a running step has not been committed"),
 )
+_NO_STATE_LEFT = Cause("unknown prefix", "no state was left here; without attention nothing else tells of the tokens")
 _TOO_LONG_AGO = Cause("unknown prefix", "nobody computed these tokens with this salt, or too long ago to be remembered")
 
 
@@ -116,7 +117,9 @@ class PrefixCauses:
         if code == _UNKEPT:
             state = unkept_state(self._unkept[self._unkept_at[unit, group] % len(self._unkept)])
             return Cause("never stored", _why_not_kept(self._cache, state))
-        if code == _UNKNOWN and self._num_evicted > len(self._evictions):
+        if code == _UNKNOWN and all(spec.kind == "state" for spec in self._cache.config.groups):
+            return _NO_STATE_LEFT
+        if code == _UNKNOWN and (self._num_evicted > len(self._evictions) or len(self._cache.observer.last_reset.keys)):
             return _TOO_LONG_AGO
         return _CAUSES[code]
 

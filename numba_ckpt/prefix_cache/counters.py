@@ -19,8 +19,8 @@ class CacheCounters:
         Look-ups; the prompts' tokens looked up, outputs apart, and served.
     lost_to_boundaries, lost_to_attention, lost_to_states, lost_to_writing : int
         Tokens looked up and not served: beyond the last boundary that a hit may reach; beyond what the attention groups
-        served (evicted, or never seen); served by them, but without a state; and those that a step was about to make
-        hittable. Each is counted once.
+        served (evicted, or never seen); served by them, or in a model without them, but without a state; and those that
+        a step was about to make hittable. Each is counted once.
     states_reused : int
         State blocks that hits resumed from, one for each hit and state group.
     checkpoints_reserved, checkpoints_written, checkpoints_declined, checkpoints_aborted : int

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from numba_ckpt.prefix_cache.causes import Cause, PrefixCauses
+from numba_ckpt.prefix_cache.checks import check_known
 from numba_ckpt.prefix_cache.groups import CacheConfig
 from numba_ckpt.prefix_cache.longest_hit import find_holes
 from numba_ckpt.prefix_cache.request import CachedRequest
@@ -66,6 +67,7 @@ def explain(cache: "HybridPrefixCache", request: CachedRequest) -> list[Boundary
     >>> [(v.num_tokens, v.group, v.verdict) for v in verdicts]
     [(32, 0, 'unknown prefix'), (32, 1, 'unknown prefix'), (16, 0, 'unknown prefix'), (16, 1, 'unknown prefix')]
     """
+    check_known(cache._requests, request)
     last, step = request.last_boundary, cache.config.hit_step
     holes = np.zeros((last // step, len(cache.config.groups)), np.int64)
     words = cache.pool.words, cache.observer.words

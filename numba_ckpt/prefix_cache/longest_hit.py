@@ -214,7 +214,10 @@ def _fill_table(pool, prefix, groups, position, table):  # type: ignore[no-untyp
 
 @inlined_loop
 def _count(counters, num_tokens, last_boundary, hit, ceiling, pending):  # type: ignore[no-untyped-def]
-    """Count a look-up: each of its tokens is served, or lost to one cause; first of all to not waiting."""
+    """Count a look-up: each of its tokens is served, or lost to one cause; first of all to not waiting.
+
+    `last_boundary` is the longest hit that may be. Without attention groups only states can be lacking.
+    """
     soon = max(hit, pending)
     counters[LOOKUPS] += 1
     counters[PROMPT_TOKENS] += num_tokens
@@ -245,7 +248,10 @@ def look_up_prefix(words, pending_words, book, keys, table, num_tokens, last_bou
         _fill_table(pool, prefix, groups, hit, table)
         for group in range(groups.shape[0]):
             counters[STATES_REUSED] += groups[group, KIND] == STATE
-    _count(counters, num_tokens, last_boundary, hit, ceiling, pending)
+    reach, has_attention = floor_to(last_boundary, sizes[HIT_STEP]), False
+    for group in range(groups.shape[0]):
+        has_attention = has_attention or groups[group, KIND] != STATE
+    _count(counters, num_tokens, reach, hit, ceiling if has_attention else reach, pending)
     return hit, ceiling, pending
 
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Set
 
 import numpy as np
 
-from numba_ckpt._check import check_int, refuse
+from numba_ckpt._check import check_bool, check_int, refuse
 from numba_ckpt.cache import BlockPool
+from numba_ckpt.prefix_cache.aborts import abort_request, abort_step
 from numba_ckpt.prefix_cache.book import new_book
 from numba_ckpt.prefix_cache.checks import (
-    check_abort,
     check_commit,
     check_idle,
     check_known,
@@ -28,7 +28,7 @@ from numba_ckpt.prefix_cache.checks import (
     check_parts,
     check_step,
 )
-from numba_ckpt.prefix_cache.chunk_loops import RESERVED_FIELDS, release_table, reserve_chunk, undo_chunk
+from numba_ckpt.prefix_cache.chunk_loops import RESERVED_FIELDS, release_table, reserve_chunk
 from numba_ckpt.prefix_cache.commit_loops import commit_chunk
 from numba_ckpt.prefix_cache.counters import CacheCounters
 from numba_ckpt.prefix_cache.explain import BoundaryVerdict, explain
@@ -166,7 +166,6 @@ class HybridPrefixCache:
 
     def explain(self, request: CachedRequest) -> list[BoundaryVerdict]:
         """Say for each boundary of the prompt what every group could serve, and why not."""
-        check_known(self._requests, request)
         return explain(self, request)
 
     def begin_step(self) -> CacheStep:
@@ -211,6 +210,7 @@ class HybridPrefixCache:
         step.request_ids.add(request.request_id)
         request.num_computed_tokens = end
         request.num_in_flight += 1
+        request.open_steps.append(step)
         return reservation
 
     def commit(self, step: CacheStep, declined: Set[str] = frozenset()) -> None:
@@ -241,37 +241,35 @@ class HybridPrefixCache:
             written = start, end, request.request_id in declined, request.last_boundary, request.junction
             commit_chunk(self.pool.words, self._book, request.keys, request.table, reserved, *written)
             request.num_in_flight -= 1
+            request.open_steps.remove(step)
             request.num_committed_tokens = end
             self.pending.settled(chunk)
         self.observer.steps_committed += 1
 
-    def abort(self, step: CacheStep, has_run: bool = True) -> None:
-        """Undo a step: nothing is published, and every block that it reserved is given back.
+    def abort(self, what: CacheStep | CachedRequest, has_run: bool = True) -> None:
+        """Undo a step, or drop a request with its chunks in all open steps: nothing of them is published.
 
         Parameters
         ----------
-        step : CacheStep
-            An open step.
+        what : CacheStep or CachedRequest
+            An open step, whose reserved blocks are given back; or a request, which is finished: other chunks of its
+            steps stay, to be committed.
         has_run : bool
             Whether the worker may have begun it. A state that it was to move on in place is lost then: `reserve`
             refuses the request until it is preempted.
 
         Raises
         ------
-        ArgumentError
+        ArgumentError, ArgumentTypeError
             The step was committed or aborted before, or one of its requests has chunks in a later step.
         """
-        check_step(step, self)
-        check_abort(step)
-        step.is_open = False
-        self.observer.steps_aborted += 1
-        for chunk in reversed(step.reservations):
-            request, start, end, reserved = chunk
-            undo_chunk(self.pool.words, self._book, request.table, reserved, start, end)
-            request.num_computed_tokens = start
-            request.num_in_flight -= 1
-            request.has_lost_state |= has_run and chunk.moves_in_place
-            self.pending.settled(chunk)
+        check_bool("has_run", has_run)
+        if isinstance(what, CachedRequest):
+            check_known(self._requests, what)
+            abort_request(self, what, has_run)
+            self.finish(what)
+        else:
+            abort_step(self, what, has_run)
 
     def preempt(self, request: CachedRequest) -> None:
         """Drop all that a request holds; it starts over with a look-up, and finds what it had published."""

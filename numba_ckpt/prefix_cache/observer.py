@@ -76,7 +76,7 @@ class CacheObserver:
         self.last_reset = LastReset(np.empty((0, 3), np.uint64), 0, 0)
         self._config, self._hit_step = config, config.hit_step
         self._is_even = config.hit_step == config.cache_hit_alignment_tokens
-        self._has_warned = False
+        self._warned_of: set[bool] = set()
 
     @property
     def _book(self) -> Book:
@@ -93,10 +93,10 @@ class CacheObserver:
 
     def warn_of_prompt(self, num_tokens: int, last_boundary: int) -> None:
         """Warn, once, of prompts that are never served: too short a one, or one whose states no hit reaches."""
-        if self._has_warned or (self._is_even and last_boundary):
+        if bool(last_boundary) in self._warned_of or (self._is_even and last_boundary):
             return
         if why := self._why_never_hit(num_tokens, last_boundary):
-            self._has_warned = True
+            self._warned_of.add(bool(last_boundary))
             warnings.warn(f"a prompt of {num_tokens} tokens can never be hit{why}", CacheWarning, stacklevel=3)
 
     def _why_never_hit(self, num_tokens: int, last_boundary: int) -> str:
@@ -108,8 +108,9 @@ class CacheObserver:
             )
         if not self._config.keeps_states(longest, last_boundary, int(self._book.sizes[INTERVAL])):
             return (
-                f" unless a chunk stops on a junction: its last state lies at {last_boundary}, hits are multiples of "
-                f"{step} up to {longest}; leave cache_hit_alignment_tokens out, or use smaller attention blocks"
+                f" by itself, only where other prompts leave states: its last one lies at {last_boundary}, hits are "
+                f"multiples of {step} up to {longest}; leave cache_hit_alignment_tokens out, or use smaller attention "
+                "blocks"
             )
         return ""
 

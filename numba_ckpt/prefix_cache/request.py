@@ -1,7 +1,7 @@
 """A request as the prefix cache keeps it."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class CachedRequest:
         Boundary up to which the attention groups knew the prompt, if states did not reach it; 0 if none.
     num_in_flight : int
         Chunks reserved in steps that are neither committed nor aborted.
+    open_steps : list of CacheStep
+        The steps of these chunks, the earliest first.
     num_committed_tokens : int
         Computed tokens without those in flight.
     has_lost_state : bool
@@ -74,6 +76,7 @@ class CachedRequest:
     num_computed_tokens: int = 0
     junction: int = 0
     num_in_flight: int = 0
+    open_steps: list[Any] = field(default_factory=list)
     num_committed_tokens: int = 0
     has_lost_state: bool = False
     num_prompt_tokens: int = field(init=False)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numba_ckpt.prefix_cache.request import ChunkReservation
+from numba_ckpt.prefix_cache.request import CachedRequest, ChunkReservation
 
 __all__ = ["CacheStep"]
 
@@ -25,3 +25,9 @@ class CacheStep:
         self.request_ids: set[str] = set()
         self.cache = cache
         self.is_open = True
+
+    def drop(self, request: CachedRequest) -> ChunkReservation:
+        """Take a request's chunk out, and return it."""
+        [index] = (i for i, chunk in enumerate(self.reservations) if chunk.request is request)
+        self.request_ids.discard(request.request_id)
+        return self.reservations.pop(index)

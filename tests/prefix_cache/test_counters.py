@@ -25,7 +25,9 @@ class CountedWorld(CacheWorld):
         prompt = self.prompts[name]
         hit, ceiling = longest_hit(self.config, self.published(), prompt)
         pending = max(super().look_up(name).pending_tokens, hit)
-        last = last_boundary(self.config, len(prompt.text))
+        last = last_boundary(self.config, len(prompt.text)) // self.config.hit_step * self.config.hit_step
+        # Without attention groups, nothing but states can be lacking.
+        ceiling = max(ceiling, 0 if any(group.kind != "state" for group in self.config.groups) else last)
         # Each token of the prompt by the first of these that holds.
         for token in range(len(prompt.text)):
             causes = {
@@ -174,3 +176,14 @@ def test_an_aborted_step_has_copied_and_skipped_nothing():
     assert cache.counters.checkpoints_skipped == 1
     cache.abort(step)
     assert cache.counters.checkpoints_skipped == 0
+
+
+def test_losses_name_what_was_lacking():
+    states = HybridPrefixCache(CacheConfig((CacheGroup("state", 64, checkpoint_alignment=16),), 16), 50)
+    states.look_up(states.add("a", PROMPT))
+    assert (states.counters.lost_to_states, states.counters.lost_to_attention) == (96, 0)
+    # Hits end on attention blocks: what lies behind the last one was never to be had.
+    groups = CacheGroup("full", 64), CacheGroup("state", 64, checkpoint_alignment=16)
+    coarse = HybridPrefixCache(CacheConfig(groups, 16, cache_hit_alignment_tokens=16), 50)
+    coarse.look_up(coarse.add("a", np.arange(125)))
+    assert (coarse.counters.lost_to_attention, coarse.counters.lost_to_boundaries) == (64, 61)

@@ -100,7 +100,7 @@ def test_a_reset_is_named():
     cache.reset()
     for start in (0, 500):
         said, _ = of(cache, prompt(64, start=start))
-        assert said[48, 0] == said[48, 1] == ("reset", "forgotten when the cache was reset")
+        assert said[48, 0] == said[48, 1] == ("reset", "what was known of it was forgotten when the cache was reset")
     assert of(cache, prompt(64, start=900))[0][48, 1][0] == "unknown prefix"
     serve(cache, "again", prompt(64), declined=["again"])
     said, _ = of(cache, prompt(64))
