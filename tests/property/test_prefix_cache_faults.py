@@ -9,7 +9,7 @@ import pytest
 from numba_ckpt.cache.pool_calls import release_blocks
 from numba_ckpt.cache.pool_memory import cut_pool_words
 from numba_ckpt.errors import LedgerError
-from numba_ckpt.prefix_cache import HybridPrefixCache, manager
+from numba_ckpt.prefix_cache import HybridPrefixCache, aborts, manager
 from numba_ckpt.prefix_cache.book import HIT_STEP, cut_book_words
 from numba_ckpt.prefix_cache.chunk_loops import COPY_FROM, INITIAL_BLOCK, RUNNING_BLOCK
 from numba_ckpt.prefix_cache.pending import PendingKeys
@@ -95,14 +95,14 @@ def no_copy_of_a_state_in_flight(patch):
 
 
 def leak_on_abort(patch):
-    undo = manager.undo_chunk
+    undo = aborts.undo_chunk
 
     def leaky(words, book, table, reserved, start, end):
         held = reserved[reserved[:, RUNNING_BLOCK] != reserved[:, INITIAL_BLOCK], RUNNING_BLOCK]
         undo(words, book, table, reserved, start, end)
         cut_pool_words(words).blocks["ref_count"][held[held > 0]] += 1
 
-    patch.setattr(manager, "undo_chunk", leaky)
+    patch.setattr(aborts, "undo_chunk", leaky)
 
 
 def lost_states_forgotten(patch):
