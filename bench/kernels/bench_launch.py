@@ -5,6 +5,7 @@ import statistics
 import tempfile
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 
@@ -46,12 +47,8 @@ def launch_seconds(arguments):
     driver = NoDriver()
     launcher = Launcher(driver, lambda *_: "code")
     kernel = type("Kernel", (), {"py_func": type("kernel", (), {})})
-    with tempfile.TemporaryDirectory() as folder:
-        before, os.environ["NUMBA_CKPT_CACHE_DIR"] = os.environ.get("NUMBA_CKPT_CACHE_DIR"), folder
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, NUMBA_CKPT_CACHE_DIR=folder):
         launcher.launch(kernel, (4, 2), 256, arguments)
-        os.environ.pop("NUMBA_CKPT_CACHE_DIR")
-        if before is not None:
-            os.environ["NUMBA_CKPT_CACHE_DIR"] = before
     assert driver.last == ("kernel", (4, 2, 1), 256)
     seconds = []
     for _ in range(ROUNDS):

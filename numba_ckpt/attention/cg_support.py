@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from numba_ckpt._check import check_kind, refuse
+from numba_ckpt._check import check_kind
 from numba_ckpt.attention.attention_group import AttentionGroup
 from numba_ckpt.attention.backend import AttentionCGSupport, AttentionCGSupportInfo
-from numba_ckpt.errors import ArgumentTypeError
+from numba_ckpt.attention.check_layers import check_layer_names
 
 __all__ = ["get_attn_cg_support", "get_query_lens_mismatch_unsupported_backend"]
 
@@ -14,9 +14,8 @@ Groups = Sequence[Sequence[AttentionGroup]]
 
 def _checked(attn_groups: Groups, layer_names: Collection[str] | None) -> Iterator[AttentionGroup]:
     """Yield groups with one of the layers; without names, all groups."""
-    if isinstance(layer_names, str):
-        do = "put the name in a set"
-        refuse("checked_layer_names", "a collection of names", repr(layer_names), do, ArgumentTypeError)
+    if layer_names is not None:
+        layer_names = check_layer_names("checked_layer_names", layer_names, None)
     for groups in attn_groups:
         for group in groups:
             if layer_names is None or not set(group.layer_names).isdisjoint(layer_names):

@@ -60,9 +60,9 @@ def check_rows(batch: "StepBatch") -> None:
     bounds, lens = batch.seq_lens_cpu_upper_bound, batch.seq_lens if batch.backend.is_host else None
     if starts[0] != 0:
         refuse("query_start_loc_cpu", "0 first", int(starts[0]), "count tokens from the batch's first")
-    for name, values in (("seq_lens_cpu_upper_bound", bounds), ("seq_lens", lens)):
-        if values is not None or bounds is lens:
-            _check_lens(batch, name, starts, _NO_LENS if values is None else values)
+    given = {name: of for name, of in (("seq_lens_cpu_upper_bound", bounds), ("seq_lens", lens)) if of is not None}
+    for name, values in (given or {"seq_lens": _NO_LENS}).items():
+        _check_lens(batch, name, starts, values)
     if bounds is not None and lens is not None and (short := np.flatnonzero(bounds < lens)).size:
         row = int(short[0])
         got = f"{bounds[row]} for {lens[row]} tokens in row {row}"

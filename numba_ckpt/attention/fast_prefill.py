@@ -19,7 +19,7 @@ from numba_ckpt.attention.backend import AttentionLayer
 from numba_ckpt.attention.check_layers import check_layer_names
 from numba_ckpt.cache import EngineConfig
 from numba_ckpt.errors import ArgumentTypeError
-from numba_ckpt.kernels.stage_logits_indices import check_logits_indices, stage_logits_indices
+from numba_ckpt.kernels.stage_logits_indices import stage_logits_indices
 
 __all__ = [
     "DispatchTokens",
@@ -197,7 +197,6 @@ class FastPrefillHelper:
             refuse("cu_num_logits_cpu", expected, got, "sum up the logits of the requests in order")
         if num_logits > self.buffer.size:
             refuse("logits_indices", f"at most {self.buffer.size}", num_logits, "enlarge the buffer")
-        check_logits_indices(logits_indices, self.buffer)
         return counts
 
     def _dispatch(self, *, num_reqs: int, num_tokens: int, num_active_loras: int) -> int:

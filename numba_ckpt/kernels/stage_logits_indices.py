@@ -8,7 +8,7 @@ from numba_ckpt._jit import cuda, host_loop, int64, kernel, strided
 from numba_ckpt.kernels._launch import launch_grid
 from numba_ckpt.rules import fits_int32, global_index
 
-__all__ = ["check_logits_indices", "stage_logits_indices"]
+__all__ = ["stage_logits_indices"]
 
 
 NO_TOKEN = -1
@@ -30,7 +30,7 @@ def _stage_logits_indices_kernel(logits_indices, buffer):  # type: ignore[no-unt
         buffer[index] = token if fits_int32(token) else NO_TOKEN
 
 
-def check_logits_indices(logits_indices: Array, buffer: Array) -> None:
+def _check_logits_indices(logits_indices: Array, buffer: Array) -> None:
     """Refuse arrays of different devices; on the host also indices that are no tokens of a batch."""
     if not backend_of(logits_indices=logits_indices, buffer=buffer).is_host or not logits_indices.size:
         return
@@ -72,7 +72,7 @@ def stage_logits_indices(logits_indices: Array, buffer: Array) -> None:
     check_array("buffer", buffer, 1, "i")
     if not 1 <= logits_indices.size <= buffer.size:
         refuse("logits_indices", f"1 to {buffer.size} entries", logits_indices.size, "enlarge the buffer")
-    check_logits_indices(logits_indices, buffer)
+    _check_logits_indices(logits_indices, buffer)
     if isinstance(backend, DeviceBackend):
         launch_grid(backend, _stage_logits_indices_kernel, (1, buffer.size), (logits_indices, buffer))
     else:

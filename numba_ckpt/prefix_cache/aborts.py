@@ -35,6 +35,5 @@ def _undo(cache: "HybridPrefixCache", chunk: ChunkReservation, has_run: bool) ->
     request, start, end, reserved = chunk
     undo_chunk(cache.pool.words, cache._book, request.table, reserved, start, end)
     request.num_computed_tokens = start
-    request.num_in_flight -= 1
     request.has_lost_state |= has_run and chunk.moves_in_place
     cache.pending.settled(chunk)

@@ -209,7 +209,6 @@ class HybridPrefixCache:
         step.reservations.append(reservation)
         step.request_ids.add(request.request_id)
         request.num_computed_tokens = end
-        request.num_in_flight += 1
         request.open_steps.append(step)
         return reservation
 
@@ -240,7 +239,6 @@ class HybridPrefixCache:
             request, start, end, reserved = chunk
             written = start, end, request.request_id in declined, request.last_boundary, request.junction
             commit_chunk(self.pool.words, self._book, request.keys, request.table, reserved, *written)
-            request.num_in_flight -= 1
             request.open_steps.remove(step)
             request.num_committed_tokens = end
             self.pending.settled(chunk)

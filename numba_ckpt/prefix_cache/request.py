@@ -55,10 +55,8 @@ class CachedRequest:
         Tokens that need no more computing, hits included.
     junction : int
         Boundary up to which the attention groups knew the prompt, if states did not reach it; 0 if none.
-    num_in_flight : int
-        Chunks reserved in steps that are neither committed nor aborted.
     open_steps : list of CacheStep
-        The steps of these chunks, the earliest first.
+        Steps with a chunk of it that are neither committed nor aborted, the earliest first.
     num_committed_tokens : int
         Computed tokens without those in flight.
     has_lost_state : bool
@@ -75,7 +73,6 @@ class CachedRequest:
     last_boundary: int
     num_computed_tokens: int = 0
     junction: int = 0
-    num_in_flight: int = 0
     open_steps: list[Any] = field(default_factory=list)
     num_committed_tokens: int = 0
     has_lost_state: bool = False
@@ -83,6 +80,11 @@ class CachedRequest:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = self.num_tokens
+
+    @property
+    def num_in_flight(self) -> int:
+        """Chunks in its open steps."""
+        return len(self.open_steps)
 
     def grow(self, new_keys: np.ndarray, config: CacheConfig) -> None:
         """Take in tokens that have been hashed, and the keys of the hash blocks that they complete."""

@@ -1,6 +1,6 @@
 """A model's caches from a JSON file, as ``numba-ckpt layout`` reads it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,10 +163,13 @@ def plan_layout(config: LayoutConfig) -> LayoutPlan:
         the layout cannot hold the caches.
     """
     named = config.named_layers()
-    specs = {name: _spec_of(name, layer["spec"]) for name, layer in named if "spec" in layer}
-    order = [name for name, _ in named]
-    earlier = {name: [other for other in order[: order.index(name)] if other in specs] for name in order}
-    shared = {name: _target_of(name, layer["shares"], earlier[name]) for name, layer in named if "shares" in layer}
+    specs: dict[str, KVCacheSpec] = {}
+    shared: dict[str, str] = {}
+    for name, layer in named:
+        if "spec" in layer:
+            specs[name] = _spec_of(name, layer["spec"])
+        else:
+            shared[name] = _target_of(name, layer["shares"], specs)
     planned = plan_kv_cache(specs, config.available_bytes, config.num_blocks, config.engine)
     sizes = [None if isinstance(group.spec, StateSpec) else config.kernel_block_size for group in planned.groups]
     with_sharing = add_kv_sharing_layers_to_kv_cache_groups(planned, shared)
@@ -181,7 +184,7 @@ def _spec_of(name: str, fields: Any) -> KVCacheSpec:
         raise type(error)(f"{name}.spec.{error}") from None
 
 
-def _target_of(name: str, target: Any, earlier: Sequence[str]) -> str:
+def _target_of(name: str, target: Any, earlier: Mapping[str, KVCacheSpec]) -> str:
     if not isinstance(target, str) or target not in earlier:
         do = "name a layer with a cache of its own"
         refuse(f"{name}.shares", "an earlier layer with a spec", repr(target), do)
